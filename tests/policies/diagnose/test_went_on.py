@@ -6,7 +6,7 @@ import pytest
 
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.verdict import Piece, RankEnd, Retriable, Verdict
+from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose
 
 BOOK = load_pattern_book(()).of_ranks()
@@ -40,10 +40,16 @@ def test_it_stays_the_cause_where_nothing_went_on() -> None:
 
 @pytest.mark.parametrize("line", [
     "RefreshError: token has been expired or revoked", "HTTPError: access token expired", "certificate has expired",
+    "SSLError: Max retries exceeded with url: /v1 (Caused by SSLError(SSLCertVerificationError(1, 'certificate has expired')))",
     "RuntimeError: connection failed: credentials have expired", "RuntimeError: your licence expired on 2026-01-01",
 ])  # fmt: skip
 def test_what_somebody_has_to_renew_is_not_worth_a_try(line: str) -> None:
     assert verdict(f"{line}\n").retriable is Retriable.NO
+
+
+def test_a_fabric_that_is_not_set_up_says_more_than_the_number_beside_it() -> None:
+    found = verdict("NCCL WARN Cuda failure 800 'operation not permitted' (IMEX channel not available)\n")
+    assert found.because == ("cuda-system-not-ready", "values of cuda-call") and found.error_class is ErrorClass.HARDWARE
 
 
 def test_the_message_below_a_bare_header_is_the_cause() -> None:
