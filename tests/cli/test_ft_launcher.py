@@ -223,7 +223,8 @@ def test_ranks_have_torchrun_s_variables(launch: Launcher) -> None:
         " TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
         " TORCH_NCCL_ASYNC_ERROR_HANDLING"
     )
-    tell = f'for name in {names}; do eval echo $name=\\$$name; done; test "$FT_RANK_MONITOR_IPC_SOCKET" && test $MASTER_PORT'
+    sockets = "test $FT_RANK_MONITOR_IPC_SOCKET && test $FT_LAUNCHER_IPC_SOCKET && test $MASTER_ADDR && test $MASTER_PORT"
+    tell = f"for name in {names}; do eval echo $name=\\$$name; done; {sockets}"
     options = ("--nproc-per-node=2", "--max-restarts=4", "--rdzv-id=job7", "--role=trainer", "--no-python")
     ended = launch.program(*options, "sh", "-c", f"test $RANK = 0 || exit 0; {tell}")
     assert ended.status == 0, ended.err
@@ -233,6 +234,11 @@ def test_ranks_have_torchrun_s_variables(launch: Launcher) -> None:
         "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "4", "TORCHELASTIC_RUN_ID": "job7",
         "TORCHELASTIC_USE_AGENT_STORE": "False", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }  # fmt: skip
+
+
+def test_more_restarts_than_a_job_may_have_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    found = settings_of(read_options(["--max-restarts=1001", "x"], {}), local=True)
+    assert found["max_job_restarts"] == (1000, "--max-restarts") and "1000 is the most" in capsys.readouterr().err
 
 
 # --- two packages, one name

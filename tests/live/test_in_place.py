@@ -183,9 +183,9 @@ def test_rendezvous_variables_change_their_port_with_each_start(told: Story) -> 
 @story(
     tasks=1,
     rank="""
-[ $MA_PROC_START_CNT = 1 ] || { say $(cat "$STORY/kept") $(echo $SLURM_STEP_NODELIST $SLURM_CPU_BIND $SLURM_JOB_CPUS_PER_NODE $PWD); exit 0; }
-echo data >"$STORY/kept"
-say data $(echo $SLURM_STEP_NODELIST $SLURM_CPU_BIND $SLURM_JOB_CPUS_PER_NODE $PWD)
+[ $MA_PROC_START_CNT = 1 ] || { say $(cat "$STORY/kept" /dev/shm/kept.$SLURM_JOB_ID /tmp/kept.$SLURM_JOB_ID) $(echo $SLURM_STEP_NODELIST $SLURM_CPU_BIND $SLURM_JOB_CPUS_PER_NODE $PWD); rm /dev/shm/kept.$SLURM_JOB_ID /tmp/kept.$SLURM_JOB_ID; exit 0; }
+for kept in "$STORY/kept" /dev/shm/kept.$SLURM_JOB_ID /tmp/kept.$SLURM_JOB_ID; do echo data >"$kept"; done
+say data data data $(echo $SLURM_STEP_NODELIST $SLURM_CPU_BIND $SLURM_JOB_CPUS_PER_NODE $PWD)
 fault 0.0 80C98008
 exec sleep 100
 """,

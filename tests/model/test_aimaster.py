@@ -54,7 +54,7 @@ def test_the_samples_of_its_page() -> None:
 def test_values_may_stand_apart_and_the_rest_of_the_table_is_taken() -> None:
     st = settings(
         "--max-tolerated-failure-rate 0.3 --max-num-of-same-error 2 --enable-c4d-hang-detection True --c4d-log-level=Info "
-        "--c4d-common-envs=C4D_HANG_TIMEOUT=60,C4D_HANG_TIMES=3 --enable-job-exit-hang-detection=True --job-exit-hang-interval=60"
+        "--c4d-common-envs=C4D_HANG_TIMEOUT=60,C4D_HANG_TIMES=3,C4D_OTHER=1 --enable-job-exit-hang-detection=True --job-exit-hang-interval=60"
     )
     assert (st.retry.failure_rate, st.retry.same_error, st.hang.c4d, st.hang.c4d_level) == (0.3, 2, False, "Info"), (
         "C4D needs hang detection"

@@ -239,6 +239,11 @@ def test_how_long_a_clean_up_may_hold_up_a_requeue(said: str, grace_s: float, wo
     assert value_in_words(LEAVES["requeue.cleanup_grace"], settings.requeue.cleanup_grace_s) == words
 
 
+@pytest.mark.parametrize(("said", "detect_s"), [("30", 1800.0), ("10", 600.0), ("0.1", 6.0)])
+def test_ma_hang_detect_time_is_in_minutes(said: str, detect_s: float) -> None:
+    assert resolve([from_others({"MA_HANG_DETECT_TIME": said})]).settings.hang.detect_time_s == detect_s
+
+
 @pytest.mark.parametrize("said", ["-2", "0", "soon", "10s", "nan"])
 def test_a_clean_up_s_grace_that_is_none_is_named(said: str) -> None:
     with pytest.raises(PolicyError, match=f"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS={said}: not a number of seconds"):

@@ -1588,7 +1588,7 @@ def test_torch_finds_each_other_and_never_on_a_port_of_the_last_attempt() -> Non
     assert {name: first[name] for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")} == {
         "RANK": "3", "LOCAL_RANK": "1", "NODE_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
     }  # fmt: skip
-    assert first["MASTER_ADDR"] == "10.0.0.1"
+    assert (first["MASTER_ADDR"], first["TORCHELASTIC_RUN_ID"]) == ("10.0.0.1", f"{job.facts.cluster}-{job.facts.job}")
     ports = [first["MASTER_PORT"]]
     for code in ("80E01801", "80E18008"):
         job.shows(fault(code=code))
