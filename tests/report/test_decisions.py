@@ -96,6 +96,11 @@ def test_an_older_ledger_says_that_it_does_not_record_it() -> None:
     assert told([*records, old]).count("not recorded") == 1 and told([*records, old], 1).count("not recorded") == 1
 
 
+def test_what_a_person_asked_for_has_no_settings_and_no_older_ftslurm() -> None:
+    asked = rec.Decided(T + 12, "d1", 1, "in-place-restart", "request", "nobody asked; as request 1 asks", reason="as request 1 asks")
+    assert "settings" not in told([run(), PLACES, begun(1, 0), asked])
+
+
 def test_of_a_failure_the_settings_are_those_of_the_rung_that_had_the_reason() -> None:
     gave_up = rec.Decided(
         T + 12, "d1", 1, "fail", "crash", "rank 0; all spent", (("in-place-restart", "no"), ("isolated-requeue", "all spent")),

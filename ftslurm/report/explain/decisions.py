@@ -99,7 +99,7 @@ def _explanation(
     number: int, answer: Answer, known: tuple[Evidence, ...], places: Mapping[str, Mapping[str, str]]
 ) -> Explanation:
     d, run = answer.decided, answer.known.run
-    recorded = d.settings or d.rung not in RUNG_NAMES  # else nobody was asked
+    recorded = d.reason or d.rung not in RUNG_NAMES  # no rung is asked where a person or Slurm decides
     mine = places.get(run.run, {}) if run is not None else {}
     read = tuple(SettingRead(rung, name, value, mine.get(name, DEFAULT)) for rung, name, value in d.settings)
     trouble, again = answer.known.trouble, answer.again
