@@ -97,7 +97,9 @@ def test_an_older_ledger_says_that_it_does_not_record_it() -> None:
 
 
 def test_what_a_person_asked_for_has_no_settings_and_no_older_ftslurm() -> None:
-    asked = rec.Decided(T + 12, "d1", 1, "in-place-restart", "request", "nobody asked; as request 1 asks", reason="as request 1 asks")
+    asked = rec.Decided(
+        T + 12, "d1", 1, "in-place-restart", "request", "nobody asked; as request 1 asks", reason="as request 1 asks"
+    )
     assert "settings" not in told([run(), PLACES, begun(1, 0), asked])
 
 

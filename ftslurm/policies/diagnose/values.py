@@ -13,8 +13,9 @@ _MINE = re.compile(rf"this process has {_SIZE} memory in use|{_SIZE} reserved in
 _OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 # The driver's own word, where a library that takes care of memory would name the amount: not even a start fitted beside others.
 _OF_THE_DRIVER = re.compile(r"(?:CUDA|HIP)(?: driver| runtime)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY")
-# What joins the memory of GPUs, and is set up by a service of its own.
+# What joins the memory of GPUs, and is set up by a service of its own: it says more than the number of the error beside it.
 _FABRIC = re.compile(r"(?i)\bimex\b|\bfabric[ -]?manager\b")
+# A connection breaks off where a file on a disk would be broken.
 _STREAM = re.compile(r"<Pipe\b|\bpipe:|\b(?:https?|s3|gs|hdfs|oss)://")
 _PATH = re.compile(r"(?:'|\"|: |^|\s)(/[^\s'\":,;)]{2,300})")
 _CACHE = re.compile(
@@ -43,21 +44,6 @@ def held_by_another(line: str) -> bool:
     return max(others, rest) > SHARE * total
 
 
-def refused_by_the_driver(line: str) -> bool:
-    """Did the driver itself refuse a device's memory, before any library that would name the amount took some?"""
-    return _OF_THE_DRIVER.search(line) is not None
-
-
-def of_a_fabric(line: str) -> bool:
-    """Does it name the fabric of the GPUs, which says more than the number of the error beside it?"""
-    return _FABRIC.search(line) is not None
-
-
-def from_a_stream(line: str) -> bool:
-    """Was it read over a connection, which breaks off where a file on a disk would be broken?"""
-    return _STREAM.search(line) is not None
-
-
 def path_in(line: str) -> str:
     """The last path that a line names."""
     found = _PATH.findall(line)
@@ -78,12 +64,12 @@ def of_the_node(line: str, device: bool = False) -> bool:
 _TAKEN = (held_by_another, "gpu-memory-taken")
 _IN_A_CACHE = (in_a_cache, "cache-race")
 # Pattern -> (what to look at, what it means if so), the first that fits counts.
-MEANS: dict[str, tuple[tuple[Callable[[str], bool], str], ...]] = {
+MEANS: dict[str, tuple[tuple[Callable[[str], object], str], ...]] = {
     "npu-oom": (_TAKEN,),
-    **dict.fromkeys(("cuda-oom", "hip-oom"), (_TAKEN, (refused_by_the_driver, "gpu-memory-none"))),
-    **dict.fromkeys(("cuda-call", "cuda-unknown"), ((of_a_fabric, "cuda-system-not-ready"),)),
+    **dict.fromkeys(("cuda-oom", "hip-oom"), (_TAKEN, (_OF_THE_DRIVER.search, "gpu-memory-none"))),
+    **dict.fromkeys(("cuda-call", "cuda-unknown"), ((_FABRIC.search, "cuda-system-not-ready"),)),
     **dict.fromkeys(("file-missing", "file-race", "io-error", "stale-nfs"), (_IN_A_CACHE,)),
-    **dict.fromkeys(("data-broken", "ckpt-corrupt"), ((from_a_stream, "stream-cut"),)),
+    **dict.fromkeys(("data-broken", "ckpt-corrupt"), ((_STREAM.search, "stream-cut"),)),
 }
 
 
