@@ -93,6 +93,7 @@ def test_a_ledger_without_settings_shows_what_is_in_force_here(ledger: Path, cap
 @pytest.mark.parametrize(("word", "kind", "said"), [
     ("stop.grace", "setting", "now      20s"), ("hang-restart", "rung of the ladder", "costs      nothing"),
     ("hanging", "state of a job", "ftslurm status JOB"), ("RankCommHang", "hang", "collective"), ("BEAT", "column", "heartbeat"),
+    ("STATE", "column", "stands"),
     ("wait", "notice", "until somebody acts"),
     ("settling", "phase", "the ladder is asked"), ("FTSLURM_ATTEMPT", "variable of each rank", "from 1"),
 ])  # fmt: skip

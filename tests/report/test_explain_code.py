@@ -132,6 +132,11 @@ def test_a_status_decides_only_where_nothing_else_does() -> None:
     assert told[1].startswith("on most ranks: one more try") and told[2].startswith("on some ranks only: 2 more tries")
 
 
+def test_a_tool_s_own_status_is_told_to_be_its_own() -> None:
+    own = ExitMeaning(14, "InfoROM", ErrorClass.HARDWARE, Retriable.YES, Blame.YES, Remedy.REPLACE, tools=("dlrover",))
+    assert of_exit(own, (), (), "").note == "only where the rank's output names dlrover; else the program's own"
+
+
 def test_what_is_not_known_is_said_to_be_so() -> None:
     found = unknown_line("gibberish", outlook.of_unknown(Settings()))
     assert found.name == "unknown: would be answered from the unconditional budget" and not found.known

@@ -196,11 +196,11 @@ def test_a_requeue_says_what_the_job_will_wait_for() -> None:
     assert plain.said.splitlines()[-1].endswith("starts again as soon as its nodes are clean")
 
 
-def test_a_job_on_one_node_that_knows_no_clean_up_says_when_it_starts() -> None:
+def test_a_job_on_one_node_that_knows_no_clean_up_says_why_it_waits_so_long() -> None:
     job = Job(nodes=("n1",)).begin()
     job.slurm = replace(RUNNING, epilog=True)
     job.exits(0, 1)
-    assert job.said.splitlines()[-1].endswith("in about 45 s, if its nodes are clean by then")
+    assert job.said.splitlines()[-1].endswith("in about 45 s, as nobody knows yet how long a clean-up takes here")
 
 
 # --- output

@@ -397,7 +397,8 @@ def _tell_requeue(run: Run, start: do.Start, now: Now) -> list[Decision]:
         when = f"as soon as its nodes are clean, at the latest when {down}; at once by an administrator: {mark_down(dead)}"
     else:
         watched = start.watch_s and len(run.facts.nodes) > 1  # a single node has none beside it to watch
-        when = "as soon as its nodes are clean" if watched else f"in about {start.in_s:.0f} s, if its nodes are clean by then"
+        why = "as nobody knows yet how long a clean-up takes here" if start.watch_s else "if its nodes are clean by then"
+        when = "as soon as its nodes are clean" if watched else f"in about {start.in_s:.0f} s, {why}"
         if "SLURM_HET_SIZE" in run.facts.env.user:
             when += ", with the next run of Slurm's backfill (bf_interval), as every heterogeneous job"
     helps = f"{mark_down(dead)}  (an administrator)" if dead else ""

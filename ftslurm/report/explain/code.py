@@ -88,7 +88,8 @@ def of_exit(found: ExitMeaning, sources: tuple[str, ...], does: Steps, own: str)
     """An exit status. own: what it means where it is ftrun's own."""
     fault = (KILLED if found.error_class is ErrorClass.OOM else FAULT[found.error_class]) + _BLAME[found.blame]
     code = f"exit {found.status}"
-    note = "; ".join(filter(None, (f"as ftrun's own: {own}" if own else "", found.note)))
+    theirs = f"only where the rank's output names {' or '.join(found.tools)}; else the program's own" if found.tools else ""
+    note = "; ".join(filter(None, (theirs, f"as ftrun's own: {own}" if own else "", found.note)))
     return Explained(code, "exit status", code, found.meaning, found.listed, fault, does, _class_of(found), sources, "", note)
 
 
