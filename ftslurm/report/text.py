@@ -35,9 +35,8 @@ def print_facts(console: Console, facts: Iterable[tuple[str, str]], indent: int)
     given = [(name, value) for name, value in facts if value]
     if not console.is_terminal:
         width = max((len(name) for name, _ in given), default=0)
-        for name, value in given:
-            console.print(safe_text(f"{' ' * indent}{name:<{width}}  {value}"), soft_wrap=True)
-        return
+        lines = [f"{' ' * indent}{name:<{width}}  {value}" for name, value in given]
+        return console.print(safe_text("\n".join(lines)), soft_wrap=True) if lines else None
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

@@ -62,8 +62,8 @@ class JobWatch:
     def look(self) -> Seen | None:
         """The present state, None if nothing has begun. Raises: StateError."""
         now = time.monotonic()
-        if self._changed():
-            self._read(self.journal.read())
+        if self._changed() and (contents := self.journal.read()) is not self._contents:
+            self._read(contents)
         if self._status is None:
             return None
         known = self._status.summary

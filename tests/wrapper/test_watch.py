@@ -80,6 +80,14 @@ def test_what_is_written_meanwhile_is_seen(store: Store, monkeypatch: pytest.Mon
     assert found.summary.attempt == 2 and len(found.records) == len(job.ledger)
 
 
+def test_a_ledger_that_has_not_grown_is_folded_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    Asked(monkeypatch)
+    write(store, running())
+    watch = JobWatch(store, "7", {})
+    monkeypatch.delattr(module.view, "status_of")
+    assert look(watch).summary.attempt == 1
+
+
 def test_what_is_told_no_more_grows_old(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """ftrun was killed: its file stays, and says the same for ever. Its clock is not asked."""
     Asked(monkeypatch)
