@@ -182,6 +182,11 @@ TORCH = (
     "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
 )  # fmt: skip
+# Of ft_launcher: with sdk.provide=nvrx, the last two where records of the cycles and files of the ranks are wanted.
+NVRX = (
+    "FT_RANK_MONITOR_IPC_SOCKET", "FT_LAUNCHER_IPC_SOCKET", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "OMP_NUM_THREADS",
+    "NVRX_CURRENT_CYCLE_INFO", "TORCHELASTIC_ERROR_FILE",
+)  # fmt: skip
 
 
 def variables_part() -> str:
@@ -199,6 +204,9 @@ def variables_part() -> str:
         f"## What each rank gets besides\n\n{listed('variable of each rank')}",
         "## With `--ft-rendezvous torch`\n\nSet anew for every start; a variable that you have set yourself stays. "
         + ", ".join(map(code, TORCH)) + ".",
+        "## Under `ft_launcher`\n\nAs there, besides: " + ", ".join(map(code, NVRX)) + ". The sockets are names alone;"
+        " OMP_NUM_THREADS is 1 where several ranks share a node; the record of the cycle comes with `--ft-cycle-info-dir`, the"
+        " error's file with `--log-dir`.",
         f"## What a program that is told a notice gets\n\n{listed('variable of a program that is notified')}",
     ))  # fmt: skip
 

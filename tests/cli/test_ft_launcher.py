@@ -406,9 +406,10 @@ def test_each_cycle_has_its_record(launch: Launcher, tmp_path: Path) -> None:
     cycles = tmp_path / "cycles" / "nvrx"
     ended = launch.program(
         "--nproc-per-node=2", "--max-restarts=1", f"--ft-cycle-info-dir={cycles}", f"--ft-per-cycle-applog-prefix={tmp_path}/job.log",
-        "--no-python", "sh", "-c", PRINTS,
+        "--no-python", "sh", "-c", 'echo "$NVRX_CURRENT_CYCLE_INFO" >link; ' + PRINTS,
     )  # fmt: skip
     assert ended.status == 0 and "no effect" not in ended.err, ended.err
+    assert (tmp_path / "link").read_text() == f"{cycles}/cycle_info.1.current\n"
     assert sorted(path.name for path in cycles.iterdir()) == ["cycle_info.1.0.0", "cycle_info.1.0.1", "cycle_info.1.current"]
     first, last = (json.loads((cycles / f"cycle_info.1.{name}").read_text()) for name in ("0.0", "current"))
     assert first["cycle_start_time"] < first["cycle_end_time"] <= last["cycle_start_time"] < last["cycle_end_time"]

@@ -85,7 +85,7 @@ def test_the_reference_has_all_that_the_code_has(built: Path) -> None:
         "hooks": hook_settings.LEAVES,
         "records": [*KINDS, *(field for kind in KINDS.values() for field in kind.__dataclass_fields__)],
         "exit-statuses": [str(status) for status in statuses()],
-        "environment": [*variables(), *reference.TORCH],
+        "environment": [*variables(), *reference.TORCH, *reference.NVRX],
         "patterns": [pattern.id for pattern in load_pattern_book().patterns if pattern.pattern],
         "codes": ["80E01801", "XID 79", "ECC-UNCORRECTABLE"],
         "checks": list(JUDGES),

@@ -25,13 +25,11 @@ END_WAIT_S = 5.0  # seconds for the last file, when the job is over
 
 
 class Cycles:
-    """granted: nodes of the allocation. log: logs.cycle_files, empty for none. say: prints a problem, once. past: of the job."""
+    """link: to the last one. granted: nodes of the allocation. log: logs.cycle_files, empty for none. say: prints a problem,
+    once. past: of the job."""
 
-    def __init__(
-        self, folder: Path, job: str, granted: Sequence[str], log: str, say: Callable[[str], object], past: History
-    ) -> None:
-        self._folder, self._job, self._granted, self._log, self._say = folder, job, granted, log, say
-        self._past = past
+    def __init__(self, link: Path, granted: Sequence[str], log: str, say: Callable[[str], object], past: History) -> None:
+        self._link, self._granted, self._log, self._say, self._past = link, granted, log, say, past
         self._open: dict[str, object] = {}
         self._files: queue.SimpleQueue[dict[str, object] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_all, daemon=True)
@@ -44,8 +42,9 @@ class Cycles:
             nodes = expand(told.nodes)
             cycle = restarts(self._past, told.step_key)
             self._open = {
-                "job_id": self._job, "attempt_index": told.schedule, "cycle_number": cycle, "cycle_start_time": iso(told.at),
-                "cycle_end_time": "", "cycle_log_file": cycle_file(self._log, cycle) if self._log else "",
+                "job_id": self._link.stem.rpartition(".")[2], "attempt_index": told.schedule, "cycle_number": cycle,
+                "cycle_start_time": iso(told.at), "cycle_end_time": "",
+                "cycle_log_file": cycle_file(self._log, cycle) if self._log else "",
                 "active_nodes": told.nodes, "standby_nodes": fold_nodes({*self._granted} - {*nodes}),
                 "active_ranks": f"0-{told.tasks - 1}" if told.tasks > 1 else "0", "generation": 0,
             }  # fmt: skip
@@ -65,21 +64,21 @@ class Cycles:
                 self._write(cycle)
             except OSError as error:
                 if not failed:
-                    self._say(f"cycle_info_dir: {error.filename or self._folder} cannot be written: {error.strerror}")
+                    self._say(f"cycle_info_dir: {error.filename or self._link} cannot be written: {error.strerror}")
                 failed = True
 
     def _write(self, cycle: dict[str, object]) -> None:
         """Write the whole file or nothing. Raises: OSError."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"cycle_info.{self._job}.{cycle['attempt_index']}.{cycle['cycle_number']}"
+        self._link.parent.mkdir(parents=True, exist_ok=True)
+        path = self._link.with_suffix(f".{cycle['attempt_index']}.{cycle['cycle_number']}")
         fresh = path.with_name(f"{path.name}.tmp")
         fresh.write_text(json.dumps(cycle, indent=2))
         fresh.replace(path)
-        link, new = self._folder / f"cycle_info.{self._job}.current", self._folder / f"cycle_info.{self._job}.current.tmp"
+        new = self._link.with_suffix(".current.tmp")
         with suppress(FileNotFoundError):
             new.unlink()
         new.symlink_to(path.name)
-        new.replace(link)
+        new.replace(self._link)
 
 
 def iso(at: float) -> str:

@@ -123,10 +123,11 @@ def beat_config(settings: Settings) -> dict[str, Any]:
     return values
 
 
-def cycle_info_dir(settings: Settings) -> str:
-    """Empty for none."""
-    given = _given(settings).get("cycle_info_dir")
-    return given if isinstance(given, str) and given.lower() not in ("none", "null") else ""
+def cycle_link(settings: Settings, env: Mapping[str, str], number: int) -> Path | None:
+    """To ft_launcher's record of the last cycle; None where no records are wanted."""
+    given = str(_given(settings).get("cycle_info_dir") or "none")
+    name = f"cycle_info.{env.get('SLURM_ARRAY_JOB_ID') or number}.current"
+    return None if given.lower() in ("none", "null") else Path(given).absolute() / name
 
 
 def keys_without_effect(settings: Settings) -> tuple[str, ...]:
@@ -136,13 +137,14 @@ def keys_without_effect(settings: Settings) -> tuple[str, ...]:
     return why_ignored(_given(settings))
 
 
-def sdk_env(settings: Settings) -> dict[str, str]:
-    """What the program interface in the ranks has to know. Raises: PolicyError."""
+def sdk_env(settings: Settings, cycles: Path | None) -> dict[str, str]:
+    """What the program interface in the ranks has to know. cycles: as `cycle_link`. Raises: PolicyError."""
     from ftslurm.model.settings.ft_config import rank_env
 
     provide = {"FTSLURM_PROVIDE": ",".join(settings.sdk.provide)} if settings.sdk.provide else {}
     watch = {"FTSLURM_WATCH": settings.hang.watch} if settings.hang.watch != "L0" else {}
-    return {**rank_env(beat_config(settings)), **provide, **watch}
+    cycle = {"NVRX_CURRENT_CYCLE_INFO": str(cycles)} if cycles else {}
+    return {**rank_env(beat_config(settings)), **provide, **watch, **cycle}
 
 
 def check_descriptors(most: int, order: Order, nodes: int) -> None:
@@ -246,6 +248,7 @@ def facts_of(
     no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
     read = call_read() if launcher == "srun" else Call()
     again = input_spent(order)
+    sdk = sdk_env(settings, cycle_link(settings, order.env, allocation.job.number))
     by_itself = again if launcher != "srun" else ""  # without Slurm no script runs again at a requeue, ftrun does
     return RunFacts(
         run=os.urandom(4).hex(),
@@ -281,9 +284,7 @@ def facts_of(
             read,
             max(wait_s(component.options, order.env) for component in order.components),
         ),
-        env=Environments(
-            of_the_job(order.env), frozenset(order.env), sdk_env(settings), of_rendezvous(order.env), showing_none(order.env)
-        ),
+        env=Environments(of_the_job(order.env), frozenset(order.env), sdk, of_rendezvous(order.env), showing_none(order.env)),
         places=places_told(resolved),
     )
 

@@ -53,7 +53,7 @@ from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.facts import (
     check_descriptors,
-    cycle_info_dir,
+    cycle_link,
     earlier_runs,
     facts_of,
     keys_without_effect,
@@ -172,11 +172,10 @@ def _begin_to_tell(
         people.at_end = measured(settings, facts.job, facts.cluster, ledger, sources.numbers, people.say)
     if facts.why_not.swap and (settings.node_replacement.enabled or settings.shrink.enabled):
         people.say(f"ftrun cannot replace a node of this step: {facts.why_not.swap}")
-    if folder := cycle_info_dir(settings):
+    if link := cycle_link(settings, order.env, facts.number):
         from ftslurm.wrapper.controller.cycles import Cycles
 
-        job = order.env.get("SLURM_ARRAY_JOB_ID") or str(facts.number)
-        people.cycles = Cycles(Path(folder), job, facts.granted or facts.nodes, settings.logs.cycle_files, people.say, history)
+        people.cycles = Cycles(link, facts.granted or facts.nodes, settings.logs.cycle_files, people.say, history)
     for sentence in keys_without_effect(settings):
         people.say(f"of ft_launcher's configuration {sentence}")
     for component in order.components:
