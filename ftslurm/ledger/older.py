@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,12 @@ def completed(record: Record) -> Record:
     return complete(record) if complete is not None else record
 
 
+_RANK = re.compile(r"rank (\d{1,9}) on ")
+
+
 def _trouble_seen(seen: TroubleSeen) -> TroubleSeen:
+    if seen.rank < 0 and (told := _RANK.match(seen.what)):
+        seen = replace(seen, rank=int(told[1]))
     if seen.hung_up is not None:
         return seen
     what, drilled, drill = seen.what.partition(" [drill: ")

@@ -124,7 +124,7 @@ class TroubleSeen(Record):
 
     since: when it began (the first rank ended, the node was last heard of, the ranks made no more progress), Unix seconds by
     the clock of whoever saw it; 0 if not told. drill: the faults behind it that were injected on purpose. hung_up: has a shim
-    closed its connection, as its end does? None in ledgers of before.
+    closed its connection, as its end does? None in ledgers of before. rank: that failed by itself, -1: none.
     """
 
     attempt: int
@@ -133,6 +133,7 @@ class TroubleSeen(Record):
     since: float = 0.0
     drill: tuple[str, ...] = ()
     hung_up: bool | None = None
+    rank: int = -1
 
     @property
     def words(self) -> str:

@@ -43,7 +43,7 @@ ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
 
 class Trouble(Value):
     """Why the attempt cannot go on. status, outcome: what ftrun ends with if nothing helps. since: when it began, Unix seconds;
-    0: nobody knows. hung_up: as in record.TroubleSeen.
+    0: nobody knows. hung_up, rank: as in record.TroubleSeen.
     """
 
     cause: Cause
@@ -52,9 +52,10 @@ class Trouble(Value):
     since: float = 0.0
     outcome: Outcome = Outcome.ENDED
     hung_up: bool = False
+    rank: int = -1
 
     def seen(self, at: float, attempt: int, drill: tuple[str, ...] = ()) -> TroubleSeen:
-        return TroubleSeen(at, attempt, self.cause.value, self.what, self.since, drill, self.hung_up)
+        return TroubleSeen(at, attempt, self.cause.value, self.what, self.since, drill, self.hung_up, self.rank)
 
 
 def situation_of(

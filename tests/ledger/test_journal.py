@@ -460,6 +460,8 @@ def test_what_older_ledgers_had_in_words_alone_is_a_field_once_a_line_is_read() 
     assert from_line(to_line(seen)) == replace(
         seen, what="the shim of rank 2 on n2 was lost: it hung up", drill=("node-death of n2",), hung_up=True
     )
+    failed = rec.TroubleSeen(1.0, 1, "crash", "rank 3 on n2 exited with status 1", hung_up=False)
+    assert from_line(to_line(failed)) == replace(failed, rank=3)
     told = rec.TroubleSeen(1.0, 1, "crash", "somebody said: it hung up", hung_up=False)
     assert from_line(to_line(told)) == told, "a later ledger says for itself"
     isolate = {"n2": "ECC; held against it 3 times in 24 h"}

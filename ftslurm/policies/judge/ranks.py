@@ -243,7 +243,7 @@ def on_rank_exited(run: Run, event: ev.RankExited, now: Now) -> Answer:
         return on_rank_ended(run, now)
     if not event.status.ok:
         what = f"rank {event.rank} on {run.tasks[event.rank].node} {event.status}"
-        return fail_rank(run, event.rank, Trouble(Cause.CRASH, what, event.status.shell, event.at), now)
+        return fail_rank(run, event.rank, Trouble(Cause.CRASH, what, event.status.shell, event.at, rank=event.rank), now)
     if not run.attempt.all_ended or run.alone.busy:
         if run.settings.hang.exit_detection and run.settings.mode == "sync" and run.hangs.rank_ended(now.mono):
             run.await_last_end(now)
@@ -297,7 +297,7 @@ def on_rank_unstartable(run: Run, event: ev.RankUnstartable, now: Now) -> Answer
     if not run.attempt.could_not_start(event):
         return []
     what = f"rank {event.rank} on {run.tasks[event.rank].node} could not be started: {event.why}"
-    return fail_rank(run, event.rank, Trouble(Cause.CRASH, what, event.status), now)
+    return fail_rank(run, event.rank, Trouble(Cause.CRASH, what, event.status, rank=event.rank), now)
 
 
 def on_shim_lost(run: Run, event: ev.ShimLost, now: Now) -> Answer:

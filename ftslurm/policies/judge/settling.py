@@ -266,7 +266,9 @@ def _start_again(run: Run, back: Choice, trouble: Trouble, s: Situation, now: No
     bad = {**run.attempt.stuck_nodes(run.tasks), **bad_nodes(run.slurm.answer, run.attempt, run.chosen_nodes())}
     broken = "; ".join(f"{node}: {what}" for node, what in sorted(bad.items()))
     if why := run.attempt.step_end.unended or s.others.not_again or broken:
-        run.set_trouble(Trouble(Cause.LOST, f"{trouble.what}; {why}", 1))  # nothing may start beside that: the ladder is asked
+        run.set_trouble(
+            Trouble(Cause.LOST, f"{trouble.what}; {why}", 1, rank=trouble.rank)
+        )  # nothing may start beside that: the ladder is asked
         return [ThenDecide()]
     decided = record_decision(run, back, s, now)
     if run.attempt.step_end.gone or run.attempt.lost:
