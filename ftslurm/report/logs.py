@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.nodes import expand
-from ftslurm.model.values import Value, field
+from ftslurm.model.values import Value, replace
 
 # As ftrun writes it to its stderr before an attempt (judge/starting.py); behind the rest of a line that was cut off, too. Earlier
 # releases wrote it into the files of the ranks as well.
@@ -17,52 +17,53 @@ BANNER = re.compile(rb"ftrun: attempt (\d{1,9}) on ")
 _LABEL = re.compile(rb" *(\d{1,9}): ")
 
 
+class Begun(Value):
+    """An attempt. schedule: requeues before it. cycle: starts of the same command before it."""
+
+    schedule: int = 0
+    step: str = ""
+    nodes: int = 1
+    tasks: int = 1
+    cycle: int = 0
+
+
 class Outputs(Value):
     """What a ledger knows of the job's output."""
 
     files: tuple[str, ...]  # printed into by ftrun and script, of all schedulings
     ranks: tuple[tuple[str, str], ...]  # as in OutputTo, of the last
     label: bool  # label, logs: see OutputTo
-    schedule_of: dict[int, int]  # schedule_of, step_of: attempt -> requeues before it, and its step
-    step_of: dict[int, str]
+    attempts: Mapping[int, Begun]
     logs: str = ""
-    size_of: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # attempt -> nodes and ranks
-    cycle_of: Mapping[int, int] = field(default_factory=dict)  # attempt -> starts of the same command before it
 
     @property
     def last(self) -> int:
-        return max(self.schedule_of, default=0)
+        return max(self.attempts, default=0)
 
     def check(self, attempt: int | None) -> None:
         """Raises: UsageError for an attempt that there was not."""
-        if attempt is not None and attempt not in self.schedule_of:
+        if attempt is not None and attempt not in self.attempts:
             known = f"1 to {self.last}" if self.last else "none has begun"
             raise UsageError(f"--attempt {attempt}: there was no such attempt", hint=f"attempts of this job: {known}")
 
 
 def outputs_of(records: Iterable[rec.Record]) -> Outputs:
     files: dict[str, None] = {}
-    ranks: tuple[tuple[str, str], ...] = ()
-    label, logs = False, ""
-    sizes: dict[int, tuple[int, int]] = {}
-    begun: list[str] = []  # what each attempt started
-    cycles: dict[int, int] = {}
-    schedules: dict[int, int] = {}
-    steps: dict[int, str] = {}
+    to = rec.OutputTo(0.0, "")
+    commands: list[str] = []  # what each attempt started
+    attempts: dict[int, Begun] = {}
+    last = Begun()
     for record in records:
         if isinstance(record, rec.OutputTo):
             files |= dict.fromkeys(record.files)
-            ranks, label, logs = record.ranks, record.label, record.logs
-        elif isinstance(record, rec.AttemptBegan):
-            schedules[record.attempt], steps[record.attempt] = record.schedule, record.step
-            sizes[record.attempt] = len(expand(record.nodes)), record.tasks
-        elif isinstance(record, rec.RankBegan):
-            schedules[record.attempt], steps[record.attempt] = record.schedule, max(steps.values(), default="")
-            sizes[record.attempt] = next(reversed(sizes.values()), (1, 1))
-        if isinstance(record, (rec.AttemptBegan, rec.RankBegan)):
-            cycles[record.attempt] = begun.count(record.step_key)
-            begun.append(record.step_key)
-    return Outputs(tuple(files), ranks, label, schedules, steps, logs, sizes, cycles)
+            to = record
+        elif isinstance(record, (rec.AttemptBegan, rec.RankBegan)):
+            last = replace(last, schedule=record.schedule, cycle=commands.count(record.step_key))
+            if isinstance(record, rec.AttemptBegan):
+                last = replace(last, step=record.step, nodes=len(expand(record.nodes)), tasks=record.tasks)
+            attempts[record.attempt] = last
+            commands.append(record.step_key)
+    return Outputs(tuple(files), to.ranks, to.label, attempts, to.logs)
 
 
 def banners(lines: Iterable[bytes]) -> list[tuple[int, int]]:

@@ -281,7 +281,7 @@ def sources(outputs: Outputs, ledger: Path, attempt: int | None) -> list[Source]
     if cycles := _cycle_files(outputs, attempt):
         return cycles
     copies = [one for one in kept_copies(ledger) if not same_beginning(one)]
-    wanted = outputs.schedule_of[attempt] if attempt is not None else None
+    wanted = outputs.attempts[attempt].schedule if attempt is not None else None
     old = [_copied(one) for one in copies if wanted in (None, one.schedule)]
     overwritten = {one.source for one in copies if one.schedule == wanted}
     shared = [path for how, path in outputs.ranks if how != TASK and "%" not in path.replace("%%", "")]
@@ -306,7 +306,7 @@ def rank_sources(outputs: Outputs, rank: int, attempt: int | None) -> list[Sourc
     found: dict[str, None] = {}
     for how, pattern in outputs.ranks:
         if how == TASK:
-            step = outputs.step_of.get(attempt or outputs.last, "") if attempt is not None else ""
+            step = outputs.attempts[attempt].step if attempt is not None else ""
             known = {"t": str(rank), **({"J": step, "s": step.rpartition(".")[2]} if step else {})}
             found |= dict.fromkeys(sorted(glob.glob(_as_glob(pattern, known)), key=_age))  # noqa: PTH207
     return [Source(Path(path), path) for path in found]
@@ -314,8 +314,8 @@ def rank_sources(outputs: Outputs, rank: int, attempt: int | None) -> list[Sourc
 
 def _cycle_files(outputs: Outputs, attempt: int | None) -> list[Source]:
     """The files with the output of all ranks, one for each attempt."""
-    logs, wanted = from_text(outputs.logs), [attempt] if attempt is not None else sorted(outputs.schedule_of)
-    paths = [cycle_file(logs.cycle_files, outputs.cycle_of.get(number, 0)) for number in wanted] if logs.cycle_files else []
+    logs, wanted = from_text(outputs.logs), [attempt] if attempt is not None else sorted(outputs.attempts)
+    paths = [cycle_file(logs.cycle_files, outputs.attempts[number].cycle) for number in wanted] if logs.cycle_files else []
     return [Source(Path(path), path) for path in paths]
 
 
@@ -327,10 +327,10 @@ def has_cycle_files(outputs: Outputs) -> bool:
 def _own_files(outputs: Outputs, rank: int, attempt: int | None) -> list[Source]:
     """The files of the rank at each attempt, if every node has as many ranks."""
     logs, found = from_text(outputs.logs), []
-    for number, (nodes, tasks) in sorted(outputs.size_of.items()):
-        if attempt in (None, number) and nodes and tasks % nodes == 0:
-            slot, local = divmod(rank, tasks // nodes)
-            found += [path for path in logs.files(slot, local, outputs.cycle_of[number]) if Path(path).exists()]
+    for number, begun in sorted(outputs.attempts.items()):
+        if attempt in (None, number) and begun.nodes and begun.tasks % begun.nodes == 0:
+            slot, local = divmod(rank, begun.tasks // begun.nodes)
+            found += [path for path in logs.files(slot, local, begun.cycle) if Path(path).exists()]
     return [Source(Path(path), path) for path in found]
 
 

@@ -11,13 +11,13 @@ import pytest
 
 from ftslurm.errors import UsageError
 from ftslurm.ledger.output import keep_files
-from ftslurm.report.logs import Outputs
+from ftslurm.report.logs import Begun, Outputs
 from ftslurm.wrapper.controller.output_files import own_files
 from ftslurm.wrapper.logs import follow, rank_sources, read, sources
 
 
 def outputs(*files: Path, ranks: tuple[tuple[str, str], ...] = (), label: bool = False) -> Outputs:
-    return Outputs(tuple(map(str, files)), ranks, label, {1: 0, 2: 0, 3: 1}, {1: "7.0", 2: "7.0", 3: "7.1"})
+    return Outputs(tuple(map(str, files)), ranks, label, {1: Begun(0, "7.0"), 2: Begun(0, "7.0"), 3: Begun(1, "7.1")})
 
 
 def text(found: Outputs, ledger: Path, attempt: int | None = None, rank: int | None = None) -> bytes:
