@@ -19,6 +19,7 @@ from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, file_of_rank, visible
 from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import EVERYWHERE, Confidence, ErrorClass
+from ftslurm.report.moments import culprit
 from ftslurm.report.words import FAULT, KILLED, KILLED_BY, experiment, saves, span
 
 MAX_LINES = 8
@@ -252,16 +253,12 @@ class _Writer(Value):
         if v is not None and v.program and (len(v.ranks) > 1 or everywhere):
             many = f"all {v.tasks}" if everywhere or len(v.ranks) == v.tasks else f"{len(v.ranks)} of {v.tasks}"
             return f"{many} ranks failed; {trouble.words}"
-        if v is not None and v.rank >= 0 and not f"{trouble.what} ".startswith(f"rank {v.rank} on {v.node} "):
+        if v is not None and v.rank not in (-1, trouble.rank):
             return f"rank {v.rank} on {v.node} {v.end or 'is where it began'}; {trouble.words}"
         return trouble.words
 
     def _culprit(self) -> str:
-        c = self.known.culprit
-        if c is None:
-            return ""
-        ranks = f"rank {', '.join(map(str, c.ranks[:8]))} on {', '.join(c.nodes[:8])}" if c.ranks else "no rank in particular"
-        return f"{c.sign}: {ranks}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
+        return culprit(self.known.culprit) if self.known.culprit is not None else ""
 
     def _why(self, decided: rec.Decided, v: rec.Diagnosed | None) -> str:
         trouble = self.known.trouble.what if self.known.trouble else ""

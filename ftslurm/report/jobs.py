@@ -122,8 +122,8 @@ def _until(job: JobSummary, now: float) -> str:
     return f"{words} {clock(job.until)}" if words and job.until else ""
 
 
-# Of a few long names the other lines make no more of. A column each, but for the last.
-_LIMITS = (24, 16, 10, 7, 18, 8)
+# Of a few long names the other lines make no more of.
+COLUMN_MOST = 24
 HEADING = ("JOB", "NAME", "STATE", "ATTEMPT", "NODES", "LAST", "WHAT")
 # Of the terminal, from which on there is room for names without being asked.
 WIDE = 110
@@ -133,10 +133,7 @@ def job_lines(jobs: Sequence[JobSummary], now: float, width: int = 0, names: boo
     """A heading and a line a job. width: of the terminal, 0 for lines as long as they are. names: with those of the jobs."""
     several = len({job.cluster for job in jobs}) > 1
     rows = [HEADING, *(cells(job, now, several) for job in jobs)]
-    limits: Sequence[int] = _LIMITS
-    if not names:
-        rows, limits = [(row[0], *row[2:]) for row in rows], (limits[0], *limits[2:])
-    return columns(rows, limits, width)
+    return columns(rows if names else [(row[0], *row[2:]) for row in rows], width)
 
 
 def cells(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
@@ -154,13 +151,13 @@ def lines_of_all(jobs: Sequence[tuple[str, JobSummary, float]], now: float, widt
     for user, job, lost_s in jobs:
         number, _, *middle, what = cells(job, now, several)
         rows.append((user, number, *middle, age(lost_s), what))
-    return columns(rows, (16, *_LIMITS[:1], *_LIMITS[2:], 8), width)
+    return columns(rows, width)
 
 
-def columns(rows: Sequence[Sequence[str]], limits: Sequence[int], width: int, right: Container[str] = ()) -> list[str]:
-    """A line a row, safe to print, the heading first. limits: the most of each column but the last. width: of the terminal, 0:
-    none, and nothing is cut. right: names of the columns set flush right."""
-    widths = [min(max(len(row[at]) for row in rows), most) for at, most in enumerate(limits)]
+def columns(rows: Sequence[Sequence[str]], width: int, right: Container[str] = (), limit: int = COLUMN_MOST) -> list[str]:
+    """A line a row, safe to print, the heading first. width: of the terminal, 0: none, and nothing is cut. right: names of the
+    columns set flush right. limit: the most of each column but the last."""
+    widths = [min(max(map(len, column)), limit) for column in zip(*rows, strict=True)]
 
     def cell(text: str, most: int, name: str) -> str:
         shown = cut(text, most) if width else text
@@ -168,6 +165,6 @@ def columns(rows: Sequence[Sequence[str]], limits: Sequence[int], width: int, ri
 
     found = []
     for row in rows:
-        line = visible("  ".join([*map(cell, row, widths, rows[0]), row[-1]]).rstrip())
+        line = visible("  ".join([*map(cell, row[:-1], widths, rows[0]), row[-1]]).rstrip())
         found.append(cut(line, width) if width else line)
     return found

@@ -8,16 +8,17 @@ from functools import partial
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.control import request_in_words
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import Rung
-from ftslurm.model.text import counted, visible
+from ftslurm.model.text import counted, fold_numbers, visible
 from ftslurm.model.values import Value
 from ftslurm.report.words import clock, experiment, saves
 
 
 class MomentKind(Enum):
     BEGAN = "began"
-    FAILED = "failed"  # a fault, a trouble, a hang
+    FAILED = "failed"  # a fault, a trouble, a hang, a remedy
     FOUND = "found"  # by a look at what failed
     DETAIL = "detail"  # of what was found or failed
     DECIDED = "decided"
@@ -32,16 +33,22 @@ class MomentKind(Enum):
 
 
 class Moment(Value):
-    """source: who told it, where a decision may go by it. head: what stands before it on a timeline. weight: `bad` (something
-    failed), `done` (a decision, and what became of it), empty for all else.
-    """
+    """source: who told it, where a decision may go by it. head: what stands before it on a timeline. bad: something failed."""
 
     at: float  # Unix seconds
     kind: MomentKind
     what: str
     source: str = ""
     head: str = ""
-    weight: str = ""
+    bad: bool = False
+
+    @property
+    def weight(self) -> str:
+        """`bad` (something failed), `done` (a decision, and what became of it), empty for all else."""
+        return "bad" if self.bad or self.kind is MomentKind.FAILED else "done" if self.kind in _ANSWERS else ""
+
+
+_ANSWERS = frozenset({MomentKind.DECIDED, MomentKind.DONE, MomentKind.CLEARED, MomentKind.ENDED})
 
 
 def happened(records: Iterable[rec.Record]) -> list[Moment]:
@@ -52,7 +59,7 @@ def happened(records: Iterable[rec.Record]) -> list[Moment]:
             what = visible(f"{each.head}{each.what}")
             again = isinstance(record, rec.TroubleSeen) and found and what in found[-1].what
             if each.kind is not MomentKind.DETAIL and not again:
-                found.append(Moment(each.at, each.kind, what, weight=each.weight))
+                found.append(Moment(each.at, each.kind, what, bad=each.bad))
     return found
 
 
@@ -73,7 +80,7 @@ def moments(record: rec.Record) -> Iterator[Moment]:
         case rec.NodeLent():
             yield tell(MomentKind.CHANGED, f"{record.node} was lent by job {record.job}")
         case rec.NodeRefused():
-            yield tell(MomentKind.CHANGED, f"{record.node} was not taken: {record.why}", "node check", weight="bad")
+            yield tell(MomentKind.CHANGED, f"{record.node} was not taken: {record.why}", "node check", bad=True)
         case rec.IterationSeen() if record.attempt:
             vain = f", {counted(record.in_vain, 'attempt')} in a row without progress" if record.in_vain else ""
             yield tell(MomentKind.CHANGED, f"checkpoint of iteration {record.iteration}{vain}", "progress file" if vain else "")
@@ -81,27 +88,29 @@ def moments(record: rec.Record) -> Iterator[Moment]:
             more = f", {record.left} more to come" if record.left else ""
             yield tell(MomentKind.CHANGED, f"request {record.request}: a checkpoint is complete ({record.where}){more}")
         case rec.FaultSeen():
-            yield tell(MomentKind.FAILED, fault(record), "devices", "fault ", weight="bad")
+            yield tell(MomentKind.FAILED, fault(record), "devices", "fault ")
         case rec.TroubleSeen():
-            yield tell(MomentKind.FAILED, record.words, "ftrun", weight="bad")
+            yield tell(MomentKind.FAILED, record.words, "ftrun")
         case rec.HangSeen():
-            yield tell(MomentKind.FAILED, record.culprit or record.what, "hang detection", "hangs: ", weight="bad")
+            yield tell(MomentKind.FAILED, record.culprit or record.what, "hang detection", "hangs: ")
             yield from (tell(MomentKind.DETAIL, line, "hang detection") for line in _spoken(record))
         case rec.HangEnded():
             yield tell(MomentKind.CHANGED, f"it went on: {record.what}", "hang detection")
         case rec.CulpritSeen():
-            yield tell(MomentKind.FOUND, culprit(record), "comparison of ranks", weight="bad" if record.level == "Error" else "")
+            what = f"{record.level} {culprit(record)}"
+            yield tell(MomentKind.FOUND, what, "comparison of ranks", bad=record.level == "Error")
             yield from (tell(MomentKind.DETAIL, line, "comparison of ranks") for line in _spoken(record))
         case rec.Diagnosed():
-            yield tell(MomentKind.FOUND, record.what, head="found: ", weight="bad")
+            yield tell(MomentKind.FOUND, record.what, head="found: ", bad=True)
             yield from (tell(MomentKind.DETAIL, what, source) for source, what in _verdict(record) if what)
         case rec.Advised():
             yield tell(MomentKind.FOUND, f"{record.what}: {record.advice}")
+            yield from (tell(MomentKind.DETAIL, line) for line in record.evidence)
         case rec.Reinstated():
             for node, why in record.nodes.items():
-                yield tell(MomentKind.CLEARED, f"{node} is not to blame: {why}", "verdict", weight="done")
+                yield tell(MomentKind.CLEARED, f"{node} is not to blame: {why}", "verdict")
         case rec.ExperimentEnded():
-            yield tell(MomentKind.CLEARED, experiment(record), "experiment", weight="bad" if record.excluded else "done")
+            yield tell(MomentKind.CLEARED, experiment(record), "experiment", bad=record.excluded)
         case rec.ProgramSaid():
             rank = f"rank {record.rank}"
             yield tell(MomentKind.SAID, f"{record.what} {record.text}".strip(), f"program, {rank}", f"{rank} says: ")
@@ -122,23 +131,19 @@ def moments(record: rec.Record) -> Iterator[Moment]:
             yield tell(MomentKind.WAITED, f"began to wait for {record.what}{until}")
         case rec.Decided():
             cost = f" (costs one of {record.cost})" if record.cost else ""
-            yield tell(
-                MomentKind.DECIDED, f"{record.rung}{cost}: {record.why}", weight="bad" if record.rung == Rung.FAIL else "done"
-            )
+            yield tell(MomentKind.DECIDED, f"{record.rung}{cost}: {record.why}", bad=record.rung == Rung.FAIL)
+            yield from (tell(MomentKind.DETAIL, what) for what in _choice(record))
         case rec.CarriedOut():
-            yield tell(
-                MomentKind.DONE, record.what, head="done: " if record.ok else "FAILED: ", weight="done" if record.ok else "bad"
-            )
+            kind, head = (MomentKind.DONE, "done: ") if record.ok else (MomentKind.FAILED, "FAILED: ")
+            yield tell(kind, record.what, head=head)
         case rec.AttemptEnded():
-            yield tell(
-                MomentKind.STOPPED, f"attempt {record.attempt} ended{f': {ranks}' if (ranks := exits(record.exits)) else ''}"
-            )
+            how = f": {exits(record.exits)}" if record.exits else ""
+            yield tell(MomentKind.STOPPED, f"attempt {record.attempt} ended{how}")
             for what in saves(record.saves):
                 yield tell(MomentKind.CHANGED, what, "ranks")
         case rec.Finished() if outcome_of(record) is not Outcome.REQUEUED:
-            weight = "bad" if record.status else "done"
             how = f" with status {record.status}" if record.status else ""
-            yield tell(MomentKind.ENDED, f"ended{how}: {record.what}", weight=weight)
+            yield tell(MomentKind.ENDED, f"ended{how}: {record.what}", bad=bool(record.status))
         case _:
             pass
 
@@ -157,9 +162,9 @@ def exits(counts: Mapping[str, int]) -> str:
 
 
 def culprit(c: rec.CulpritSeen) -> str:
-    ranks = ", ".join(map(str, c.ranks))
-    who = f"rank {ranks} on {', '.join(c.nodes)}" if ranks else "no rank in particular"
-    return f"{c.level} {c.sign}: {who}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
+    many = "ranks" if len(c.ranks) > 1 else "rank"
+    who = f"{many} {fold_numbers(c.ranks)} on {fold_nodes(c.nodes)}" if c.ranks else "no rank in particular"
+    return f"{c.sign}: {who}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
 
 
 def hang_words(seen: rec.HangSeen | rec.CulpritSeen) -> str:
@@ -176,6 +181,13 @@ def _slots(changed: rec.SlotsChanged) -> str:
         new = ", ".join(f"{node} in slot {slot}" for slot, node in sorted(changed.filled.items()))
         return f"from here on {new}: MA_SCHEDULE_CNT one more there, MA_PROC_START_CNT 1"
     return f"from here on {counted(len(changed.nodes), 'node')}: {', '.join(changed.nodes)}"
+
+
+def _choice(d: rec.Decided) -> Iterator[str]:
+    yield from (f"not {rung}: {why}" for rung, why in d.passed)
+    yield from (f"isolated {why if node in why else f'{node}: {why}'}" for node, why in d.isolate.items())
+    if d.exclude:
+        yield f"without {fold_nodes(d.exclude)}"
 
 
 def _verdict(d: rec.Diagnosed) -> Iterator[tuple[str, str]]:

@@ -10,17 +10,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import counters_of_attempt
 from ftslurm.model.folds.summary import JobSummary
-from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import replace
 from ftslurm.report.card import Card, card_lines
 from ftslurm.report.jobs import state_words, title_of
-from ftslurm.report.moments import MomentKind, exits, fault, hang_words, moments
-from ftslurm.report.view import Again, AttemptView, Remedy, Status, folded, in_a_line
+from ftslurm.report.moments import Moment, MomentKind, fault, moments
+from ftslurm.report.view import Again, AttemptView, Status, folded, in_a_line
 from ftslurm.report.words import budgets, clock, moment, span
 
 
@@ -127,11 +127,12 @@ def print_card(console: Console, card: Card, indent: int = 0) -> None:
 
 
 def print_history(
-    console: Console, view: Status, attempts: Sequence[AttemptView], now: float, whole: bool = False
-) -> None:  # fmt: skip
-    """now: Unix seconds. whole: with all that was known and considered, and not the cards alone; nor is what repeats folded."""
+    console: Console, view: Status, attempts: Sequence[AttemptView], now: float, records: Sequence[rec.Record] = ()
+) -> None:
+    """now: Unix seconds. records: of the job, to tell all that was known and considered, and not the cards alone; nor is what
+    repeats folded then."""
     print_title(console, view.summary)
-    ended, told = 0.0, False
+    ended, told, whole = 0.0, False, _by_attempt(records)
     for attempt in attempts if whole else folded(attempts):
         if isinstance(attempt, Again):
             console.print(safe_text(_again(attempt), style="cyan"))
@@ -141,7 +142,7 @@ def print_history(
             console.print(safe_text(f"  {span(attempt.began.at - ended)} until it ran again", style="dim"))
         ended, told = attempt.ended.at if attempt.ended else 0.0, bool(attempt.cards)
         runs = attempt is attempts[-1] and view.summary.state in ("running", "hanging")
-        _print_attempt(console, attempt, now if runs else ended, whole)
+        _print_attempt(console, attempt, now if runs else ended, whole.get(attempt.number, ()))
     console.print(safe_text(f"now: {view.summary.words if whole else _state(view, now)}", style="bold"))
 
 
@@ -150,8 +151,17 @@ def _again(a: Again) -> str:
     return f"attempts {a.first} to {a.last}  the same again, {counted(a.count, 'time')}{lasted} (-v shows them all)"
 
 
-def _print_attempt(console: Console, a: AttemptView, until: float, whole: bool) -> None:
-    """until: it has lasted to then, Unix seconds; 0: nobody knows."""
+def _by_attempt(records: Iterable[rec.Record]) -> dict[int, list[Moment]]:
+    found: dict[int, list[Moment]] = {}
+    number = 0
+    for record in records:
+        number = record.attempt if isinstance(record, rec.AttemptBegan) else number
+        found.setdefault(number, []).extend(moments(record))
+    return found
+
+
+def _print_attempt(console: Console, a: AttemptView, until: float, whole: Sequence[Moment]) -> None:
+    """until: it has lasted to then, Unix seconds; 0: nobody knows. whole: all that has happened, instead of cards."""
     so_far = "" if a.ended else " so far"
     began, count = a.began, counters_of_attempt(a.began)
     lasted = f" for {span(max(0.0, until - began.at))}{so_far}" if until else ", end not recorded"
@@ -165,26 +175,9 @@ def _print_attempt(console: Console, a: AttemptView, until: float, whole: bool) 
         for card in a.cards:
             print_card(console, replace(card, next=""), 2)
         return
-    facts += [("fault", fault(seen)) for seen in a.faults]
-    facts += [("cause", a.cause)] if a.cause else []
-    facts += [("ranks", exits(a.exits))] if a.exits else []
-    for hang in a.hangs:
-        facts += [("hang", hang_words(hang)), *(("evidence", line) for line in hang.evidence)]
-    for hint in a.hints:
-        facts += [("hint", f"{hint.what}: {hint.advice}"), *(("evidence", line) for line in hint.evidence)]
-    facts += [("verdict", each.what) for verdict in a.verdicts for each in moments(verdict) if each.kind is MomentKind.DETAIL]
-    for remedy in a.remedies:
-        facts += _remedy_facts(remedy)
-    facts += [("note", note) for note in (*a.notes, *a.ends)]
-    print_facts(console, facts, 2)
+    print_facts(console, [*facts, *(_fact(each) for each in whole if each.kind is not MomentKind.BEGAN)], 2)
 
 
-def _remedy_facts(remedy: Remedy) -> Iterable[tuple[str, str]]:
-    d = remedy.decided
-    cost = f", costs one of {d.cost}" if d.cost else ", costs nothing"
-    yield "remedy", f"{clock(d.at)} {d.rung}{cost if d.rung != 'fail' else ''}"
-    yield "why", d.why
-    yield from (("not", f"{rung}: {why}") for rung, why in d.passed)
-    yield from (("isolated", f"{node}: {why}") for node, why in d.isolate.items())
-    yield "without", fold_nodes(d.exclude)
-    yield from (("done" if last.ok else "failed", last.what) for last in remedy.done[-1:])
+def _fact(told: Moment) -> tuple[str, str]:
+    what = f"{told.source}: {told.what}" if told.source else told.what
+    return ("", f"  {what}") if told.kind is MomentKind.DETAIL else (told.kind.value, f"{clock(told.at)} {what}")

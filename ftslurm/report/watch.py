@@ -169,17 +169,15 @@ def _why_not_known(seen: Seen) -> str:
 
 def ranks_sheet(seen: Seen, node: str = "") -> Sheet:
     """node: only those of this one."""
-    rows, shown, live = [], set(), seen.fresh
-    tasks = {task.rank: task for task in live.tasks} if live is not None else {}
+    live, told = seen.fresh, dict[int, list[RankLive]]()
     by_node = {each.node: each for each in live.nodes} if live is not None else {}
-    for each in by_node.values():
-        for rank in each.ranks:
-            if (task := tasks.get(rank.task)) is not None:  # else it is of a step that is over
-                shown.add(rank.task)
-                rows.append(_rank_row(rank, task, each, seen))
-    for task in tasks.values():
-        if task.rank not in shown:
-            rows.append(_rank_row(RankLive(task.rank, task.rank), task, by_node.get(task.node), seen))
+    for rank in (rank for each in by_node.values() for rank in each.ranks):
+        told.setdefault(rank.task, []).append(rank)
+    rows = [
+        _rank_row(rank, task, by_node.get(task.node), seen)
+        for task in (live.tasks if live is not None else ())
+        for rank in told.get(task.rank, [RankLive(task.rank, task.rank)])
+    ]
     found = sorted((row for row in rows if node in ("", row.node)), key=lambda row: row.rank or 0)
     return Sheet(("RANK", "NODE", "STATE", "BEAT", "STEP", "STEPS/S", "CPU", "DOING"), tuple(found), RIGHT)
 
@@ -351,7 +349,7 @@ def screen(seen: Seen, width: int, height: int) -> list[str]:
 def sheet_lines(sheet: Sheet, width: int, most: int) -> list[str]:
     """Columns side by side; what has no room is counted in a last line."""
     rows, left = [sheet.heading, *(row.cells for row in sheet.rows[:most])], len(sheet.rows) - most
-    lines = columns(rows, [width] * (len(sheet.heading) - 1), width, sheet.right)
+    lines = columns(rows, width, sheet.right, width)
     return [*lines, f"and {left} more"] if left > 0 else lines
 
 

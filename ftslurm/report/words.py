@@ -25,25 +25,16 @@ KILLED_BY = frozenset({"SIGKILL", "exit 137", "exit 247", "dataloader-killed"})
 
 
 def span(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`."""
-    if seconds < 10:
-        return f"{max(seconds, 0.0):.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
-def long_span(seconds: float) -> str:
-    """As `span`, in days where there are many; negative ones with their sign."""
+    """`0 s`, `0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`, `2 d 7 h`; negative ones with their sign."""
     if seconds < 0:
-        return f"-{long_span(-seconds)}"
-    if seconds >= 48 * 3600:
-        days, rest = divmod(seconds, 86400)
-        return f"{days:.0f} d {rest // 3600:.0f} h"
-    return span(seconds) if seconds else "0 s"
+        return f"-{span(-seconds)}"
+    if seconds < 60:
+        return f"{seconds:.{0 if seconds >= 10 or not seconds else 1}f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def age(seconds: float) -> str:

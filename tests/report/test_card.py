@@ -68,6 +68,15 @@ def test_of_two_that_failed_the_title_names_the_one_that_is_behind_it_with_its_o
     assert told["what"].startswith("ValueError: bad config (")
 
 
+def test_however_its_end_is_worded_the_rank_that_failed_is_named_once() -> None:
+    job = Campaign(per_node=2).job
+    job.exits(2, 9)
+    worded = [replace(each, what="it broke") if isinstance(each, rec.TroubleSeen) else each for each in job.ledger]
+    assert facts(last_card(worded))[""].endswith(": it broke")
+    unnamed = [replace(each, rank=-1) if isinstance(each, rec.TroubleSeen) else each for each in worded]
+    assert "rank 2 on n2 " in facts(last_card(unnamed))[""]
+
+
 def test_a_job_that_fails_again_and_again_needs_no_more_memory_for_its_last_card() -> None:
     job, card = Campaign(), LastCard()
     job.fails(1, TRACE)

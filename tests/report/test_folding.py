@@ -24,7 +24,7 @@ def crashes(times: int) -> Job:
 def text(job: Job, verbose: bool = False) -> str:
     out, view = io.StringIO(), status_of(job.ledger)
     assert view is not None
-    print_history(Console(file=out, width=200), view, attempts(job.ledger), 0.0, verbose)
+    print_history(Console(file=out, width=200), view, attempts(job.ledger), 0.0, job.ledger if verbose else ())
     return out.getvalue()
 
 

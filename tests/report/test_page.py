@@ -26,7 +26,7 @@ from ftslurm.report.page import html, plain
 from ftslurm.report.page import job as job_page
 from ftslurm.report.page import jobs as jobs_page
 from ftslurm.report.page.document import Block, Document, hours, percent
-from ftslurm.report.words import long_span
+from ftslurm.report.words import span
 from tests.report import browser
 from tests.report.ledgers import HOSTILE, NOW, H, T, big_job, hostile
 
@@ -115,7 +115,7 @@ def test_no_control_character_reaches_a_page_or_a_terminal(pages: dict[str, Path
 
 def test_the_page_has_a_form_for_every_kind_of_block() -> None:
     forms = re.findall(r'kind == "(\w+)"', (Path(html.__file__).parent / "page.html.j2").read_text())
-    assert sorted(forms) == sorted(kind.__name__ for kind in get_args(Block))
+    assert sorted({*forms}) == sorted(kind.__name__ for kind in get_args(Block))
 
 
 def test_what_is_huge_is_cut(pages: dict[str, Path]) -> None:
@@ -196,7 +196,7 @@ def test_json_is_json_and_adds_up(found: dict[str, object]) -> None:
     ("shown", "expected"),
     [
         (percent(0.973), "97.3 %"), (percent(1.0), "100.0 %"), (percent(0.9999), "99.99 %"), (percent(0.9999999), "> 99.999 %"),
-        (percent(1e-9), "< 0.001 %"), (long_span(0), "0 s"), (long_span(-7), "-7.0 s"), (long_span(200_000), "2 d 7 h"),
+        (percent(1e-9), "< 0.001 %"), (span(0), "0 s"), (span(-7), "-7.0 s"), (span(200_000), "2 d 7 h"),
         (hours(3600 * 1234), "1,234"), (hours(36), "0.01"),
     ],
 )  # fmt: skip

@@ -163,10 +163,10 @@ def history(jobs: tuple[str, ...], verbose: bool, since: str, as_json: bool) -> 
     told = [_told(journal, contents, verbose or as_json) for journal, contents in found]
     if as_json:
         return print_json(told[0] if len(named) == 1 else told)
-    for number, each in enumerate(told):
+    for number, (each, (_, contents)) in enumerate(zip(told, found, strict=True)):
         if number:
             click.echo()
-        text.print_history(text.console(), each.job, each.attempts, time.time(), verbose)
+        text.print_history(text.console(), each.job, each.attempts, time.time(), contents.records if verbose else ())
         for path in each.evidence:
             click.echo(visible(f"what hung ranks were doing: {path}"))
 

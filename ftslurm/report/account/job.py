@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import fold
@@ -13,6 +14,7 @@ from ftslurm.model.text import counted
 from ftslurm.model.values import Value, field, replace
 from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, Stretch, seconds_of, spent
 from ftslurm.report.card import Card, cards
+from ftslurm.report.moments import fault
 from ftslurm.report.view import AttemptView, attempts
 
 # cred_expire (120 s) + 1: slurmctld's batch_requeue_fini(); docs/slurm-facts.md, "The 121 seconds".
@@ -206,27 +208,22 @@ _PLAIN = {
 }  # fmt: skip
 
 
+_OF_NODES: Mapping[type, tuple[str, Callable[[Any], Mapping[str, str]]]] = {
+    rec.FaultSeen: ("fault", lambda seen: {seen.node: fault(seen)}),
+    rec.Decided: ("excluded", lambda decided: decided.isolate),
+    rec.Reinstated: ("reinstated", lambda cleared: cleared.nodes),
+    rec.ExperimentEnded: ("excluded", lambda ended: {ended.node: ended.why} if ended.excluded else {}),
+    rec.NodeRefused: ("refused", lambda refused: {refused.node: refused.why}),
+    rec.NodeLent: ("lent", lambda lent: {lent.node: f"by job {lent.job}"}),
+}
+
+
 def _events(records: Sequence[rec.Record]) -> list[NodeEvent]:
     found: list[NodeEvent] = []
-    left: set[str] = set()
     for record in records:
-        match record:
-            case rec.FaultSeen():
-                why = f"{record.code} ({record.name}) on device {record.device}: {record.fault_class}"
-                found.append(NodeEvent(record.at, record.node, "fault", why))
-            case rec.Decided():
-                left |= record.isolate.keys()
-                found += [NodeEvent(record.at, node, "excluded", why) for node, why in record.isolate.items()]
-            case rec.Reinstated():
-                found += [NodeEvent(record.at, node, "reinstated", why) for node, why in record.nodes.items() if node in left]
-            case rec.ExperimentEnded() if record.excluded:
-                found.append(NodeEvent(record.at, record.node, "excluded", record.why))
-            case rec.NodeRefused():
-                found.append(NodeEvent(record.at, record.node, "refused", record.why))
-            case rec.NodeLent():
-                found.append(NodeEvent(record.at, record.node, "lent", f"by job {record.job}"))
-            case _:
-                pass
+        what, told = _OF_NODES.get(type(record), ("", lambda _: {}))
+        left = {event.node for event in found if event.what == "excluded"} if what == "reinstated" else None
+        found += [NodeEvent(record.at, node, what, why) for node, why in told(record).items() if left is None or node in left]
     return found
 
 

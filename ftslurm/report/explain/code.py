@@ -12,7 +12,7 @@ from rich.console import Console
 from ftslurm.model.devices import CodeMeaning, FaultClass
 from ftslurm.model.rungs import Step, Steps
 from ftslurm.model.values import Value
-from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
+from ftslurm.model.verdict import Blame, ErrorClass, Role
 from ftslurm.report.text import print_facts, safe_text
 from ftslurm.report.words import FAULT, KILLED, KILLED_BY
 
@@ -101,9 +101,7 @@ def unknown_line(line: str, does: Steps) -> Explained:
 
 
 def _class_of(finding: Pattern | ExitMeaning) -> str:
-    words = {Retriable.YES: "worth another try", Retriable.ONCE: "worth one more try", Retriable.NO: "not worth another try"}
-    worth = words.get(finding.retriable, "unknown whether it is worth another try")
-    return f"class {finding.error_class.value}, {worth}"
+    return f"class {finding.error_class.value}; worth another try: {finding.retriable.value}"
 
 
 # --- shown

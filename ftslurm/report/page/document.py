@@ -22,12 +22,9 @@ class Figures(Value):
     note: str = ""
 
 
-class FactList(Value):
-    rows: tuple[tuple[str, str], ...]
-
-
 class Table(Value):
-    """numbers: columns that are set to the right. more: rows that are left out. empty: in place of a table without rows."""
+    """head: empty for names and their values. numbers: columns that are set to the right. more: rows that are left out. empty: in
+    place of a table without rows."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -62,7 +59,7 @@ class Cards(Value):
     more: int = 0
 
 
-Block = FactList | Table | Text | Plot | Cards
+Block = Table | Text | Plot | Cards
 
 
 class Section(Value):
@@ -91,8 +88,8 @@ def table_of(
     return Table(tuple(head), tuple(every[:most]), frozenset(numbers), max(0, len(every) - most), empty, caption)
 
 
-def facts(*rows: tuple[str, object]) -> FactList:
-    return FactList(tuple((label, cell(value, 600)) for label, value in rows if str(value)))
+def facts(*rows: tuple[str, object]) -> Table:
+    return Table((), tuple((label, cell(value, 600)) for label, value in rows if str(value)))
 
 
 def long_text(text: str) -> str:

@@ -12,7 +12,7 @@ from ftslurm.report.account.parts import LOST, UNSURE, Part
 from ftslurm.report.moments import exits, hang_words
 from ftslurm.report.page import document as doc
 from ftslurm.report.view import AttemptView
-from ftslurm.report.words import budgets, long_span, moment
+from ftslurm.report.words import budgets, moment, span
 
 # In the order of an outage; of each what it means, for the reader of the table.
 MEANINGS: Mapping[Part, str] = {
@@ -54,10 +54,10 @@ def _figures(job: JobAccount) -> tuple[doc.Figures, ...]:
     gpu_lost = sum(each.seconds * max(0, each.gpus) for each in job.spent.stretches if each.part in LOST)
     unsure, starts = "" if exact else ", not known exactly", counted(len(job.attempts), "attempt")
     return (
-        doc.Figures("Effective training time", doc.ratio(known), f"of {long_span(job.spent.whole_s)}{unsure}"),
-        doc.Figures("Lost", long_span(job.lost_s), f"{doc.hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
+        doc.Figures("Effective training time", doc.ratio(known), f"of {span(job.spent.whole_s)}{unsure}"),
+        doc.Figures("Lost", span(job.lost_s), f"{doc.hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
         doc.Figures("Failures", str(failed), counted(others, "other interruption") if others else starts),
-        doc.Figures("Saved", long_span(job.saved.seconds), _against(job.saved)) if job.saved.outages else
+        doc.Figures("Saved", span(job.saved.seconds), _against(job.saved)) if job.saved.outages else
         doc.Figures("Attempts", str(len(job.attempts)), "starts of all ranks"),
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ def _summary(job: JobAccount) -> doc.Section:
         doc.facts(
             ("state", job.summary.words), ("user", job.user), ("name", job.summary.name), ("nodes", f"{job.nodes} ({size})"),
             ("from", moment(job.began)), ("to", moment(job.ended) if job.summary.over else f"{moment(job.ended)}, it goes on"),
-            ("queued before", long_span(job.queued_s) if job.queued_s >= 0 else ""),
+            ("queued before", span(job.queued_s) if job.queued_s >= 0 else ""),
             ("remedies", rungs or "none were needed"),
             ("budgets", budgets(job.budgets)),
             ("excluded nodes", fold_nodes(job.excluded) or "none"), ("reinstated", fold_nodes(job.reinstated)),
@@ -90,7 +90,7 @@ def part_rows(parts: Mapping[Part, float], show: Callable[[float], str]) -> list
 
 
 def _time(job: JobAccount) -> doc.Section:
-    rows = part_rows(job.spent.parts, long_span)
+    rows = part_rows(job.spent.parts, span)
     return doc.Section("time", "Where the time went", (
         doc.Plot("parts", "Every second of the job, by what it went for."),
         doc.table_of(("part", "time", "share", "what it is"), rows, (1, 2)),
@@ -108,8 +108,8 @@ def _outages(job: JobAccount) -> doc.Section:
     rows = [
         (
             one.number, moment(one.outage.at), one.name, one.remedy,
-            *(long_span(one.cost[part]) if one.cost.get(part) else "·" for part in SHORT),
-            long_span(one.unsure_s) if one.unsure_s else "·", long_span(one.lost_s),
+            *(span(one.cost[part]) if one.cost.get(part) else "·" for part in SHORT),
+            span(one.unsure_s) if one.unsure_s else "·", span(one.lost_s),
         )
         for one in reversed(job.failures)
     ]  # fmt: skip
@@ -139,7 +139,7 @@ def _leaf(one: Failure, view: AttemptView | None, evidence: Mapping[str, str]) -
     if one.nodes:
         rows.append(("node", doc.cell(fold_nodes(one.nodes))))
     if outage.back and card is None:
-        rows.append(("back", f"after {long_span(outage.back - (outage.began or outage.at))}"))
+        rows.append(("back", f"after {span(outage.back - (outage.began or outage.at))}"))
     details: list[tuple[str, str]] = []
     last_words = "\n".join(outage.verdict.evidence) if outage.verdict is not None else ""
     if last_words and not any(last_words in value for _, value in rows):
@@ -163,7 +163,7 @@ def _attempts(job: JobAccount) -> doc.Section:
     for view in reversed(job.attempts):
         began, counts = view.began, counters_of_attempt(view.began)
         runs = not view.ended and not job.summary.over and view is job.attempts[-1]
-        lasted = long_span(view.ended.at - began.at) if view.ended else "runs" if runs else "end not recorded"
+        lasted = span(view.ended.at - began.at) if view.ended else "runs" if runs else "end not recorded"
         remedy = view.remedies[-1].decided.rung if view.remedies else ""
         told = began.nodes, began.tasks, f"{counts.schedule}/{counts.starts}", exits(view.exits), remedy
         rows.append((view.number, moment(began.at), lasted, *told))
@@ -195,5 +195,5 @@ def _method(job: JobAccount) -> doc.Section:
     unsure = " and ".join(f"“{part.value}”" for part in UNSURE)
     texts = [f"{ettr}Where {unsure} occur the ratio is a range: none or all of that time."]
     if job.saved.outages:
-        texts.append(f"Saved: {ASSUMPTION}; {long_span(job.saved.plain_s)} for this job.")
+        texts.append(f"Saved: {ASSUMPTION}; {span(job.saved.plain_s)} for this job.")
     return doc.Section("method", "How this was computed", tuple(doc.Text(text) for text in (*texts, *job.notes)))

@@ -7,7 +7,7 @@ from ftslurm.report.account.job import ASSUMPTION
 from ftslurm.report.account.jobs import METHOD, JobsAccount, Mtbf
 from ftslurm.report.page import document as doc
 from ftslurm.report.page.job import part_rows
-from ftslurm.report.words import day, long_span, moment
+from ftslurm.report.words import day, moment, span
 
 JOBS_MOST = 500
 
@@ -25,14 +25,14 @@ def _figures(jobs: JobsAccount) -> tuple[doc.Figures, ...]:
     whole = sum(jobs.parts.values())
     known, mean = jobs.goodput, jobs.by_job.mean_s
     exact = known is None or doc.percent(known.low) == doc.percent(known.high)
-    saved = doc.hours(jobs.saved.gpu_s) if jobs.saved.gpu_s else long_span(jobs.saved.seconds)
+    saved = doc.hours(jobs.saved.gpu_s) if jobs.saved.gpu_s else span(jobs.saved.seconds)
     unit = "GPU-hours saved" if jobs.saved.gpu_s else "Saved"
     return (
         doc.Figures(
             "Goodput", doc.ratio(known), f"of {doc.hours(whole)} {jobs.unit}-hours{'' if exact else ', not known exactly'}"
         ),
         doc.Figures("Lost", f"{doc.hours(jobs.lost)}", f"{jobs.unit}-hours"),
-        doc.Figures("Failures", str(jobs.failures), f"mean time between: {long_span(mean) if mean else '-'}"),
+        doc.Figures("Failures", str(jobs.failures), f"mean time between: {span(mean) if mean else '-'}"),
         doc.Figures(unit, saved, f"against {jobs.saved.outages} plain requeues"),
     )
 
@@ -60,7 +60,7 @@ def _time(jobs: JobsAccount) -> doc.Section:
 def _kinds(jobs: JobsAccount) -> doc.Section:
     rows = [
         (
-            kind.name, kind.error_class, kind.count, len(kind.jobs), _few(kind.nodes), long_span(kind.lost_s),
+            kind.name, kind.error_class, kind.count, len(kind.jobs), _few(kind.nodes), span(kind.lost_s),
             ", ".join(f"{rung} {count}" for rung, count in kind.rungs.items()), moment(kind.last_at), kind.example,
         )
         for kind in jobs.kinds
@@ -100,16 +100,14 @@ def _mtbf(jobs: JobsAccount) -> doc.Section:
 
 
 def _row(found: Mtbf) -> tuple[str, ...]:
-    high = long_span(found.high_s) if found.high_s is not None else "no upper end"
-    mean = long_span(found.mean_s) if found.mean_s is not None else "none came"
-    interval = f"{long_span(found.low_s)} to {high}" if found.exposure_s else "-"
+    high = span(found.high_s) if found.high_s is not None else "no upper end"
+    mean = span(found.mean_s) if found.mean_s is not None else "none came"
+    interval = f"{span(found.low_s)} to {high}" if found.exposure_s else "-"
     return str(found.count), doc.hours(found.exposure_s), mean, interval
 
 
 def _remedies(jobs: JobsAccount) -> doc.Section:
-    rows = [
-        (line.rung, line.taken, line.back, long_span(line.median_s) if line.median_s is not None else "-") for line in jobs.rungs
-    ]
+    rows = [(line.rung, line.taken, line.back, span(line.median_s) if line.median_s is not None else "-") for line in jobs.rungs]
     head = ("remedy", "taken", "ranks ran again", "median time until then")
     return doc.Section("remedies", "Remedies", (doc.table_of(head, rows, (1, 2, 3), empty="none were needed"),))
 
@@ -119,8 +117,8 @@ def _jobs(jobs: JobsAccount) -> doc.Section:
     rows = [
         (
             ".".join(filter(None, (job.summary.cluster, job.summary.job))), *((job.user,) if several else ()), job.summary.state,
-            moment(job.began), long_span(job.spent.whole_s), job.gpus if job.gpus > 0 else "-", job.starts,
-            sum(one.outage.failed for one in job.failures), doc.ratio(job.ettr), long_span(job.lost_s), job.summary.command,
+            moment(job.began), span(job.spent.whole_s), job.gpus if job.gpus > 0 else "-", job.starts,
+            sum(one.outage.failed for one in job.failures), doc.ratio(job.ettr), span(job.lost_s), job.summary.command,
         )
         for job in jobs.jobs
     ]  # fmt: skip

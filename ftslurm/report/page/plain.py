@@ -13,7 +13,7 @@ from ftslurm.model.values import fields
 from ftslurm.report.account.job import JobAccount
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Ratio
-from ftslurm.report.page.document import CardBlock, Cards, Document, FactList, Plot, Section, Table, Text
+from ftslurm.report.page.document import CardBlock, Cards, Document, Plot, Section, Table, Text
 
 # What CommonMark and GitHub's tables take for markup inside a line. Brackets alone are none, and node lists have them; nor is
 # `_` between letters.
@@ -42,9 +42,6 @@ def _section(section: Section) -> Iterable[str]:
     yield f"## {escape(section.title)}"
     for block in section.blocks:
         match block:
-            case FactList(rows):
-                yield ""
-                yield from _table(["", ""], [[f"**{escape(label)}**", escape(value)] for label, value in rows], set())
             case Table():
                 yield ""
                 yield from _of_table(block)
@@ -66,7 +63,9 @@ def _of_table(block: Table) -> Iterable[str]:
         yield escape(block.empty)
         return
     rows = [[escape(value) for value in row] for row in block.rows]
-    yield from _table([escape(word) for word in block.head], rows, set(block.numbers))
+    if not block.head:
+        rows = [[f"**{label}**", value] for label, value in rows]
+    yield from _table([escape(word) for word in block.head or ("", "")], rows, set(block.numbers))
     if block.more:
         yield from ("", f"{block.more} more rows are not shown.")
     if block.caption:

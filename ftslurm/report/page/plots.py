@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ftslurm.model.nodes import fold_nodes, named_nodes
 from ftslurm.model.text import cut
-from ftslurm.model.values import Value, replace
+from ftslurm.model.values import Value, field
 from ftslurm.report.account.job import JobAccount
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Stretch
 from ftslurm.report.page.document import hours, percent
 from ftslurm.report.page.job import MEANINGS, SHORT
-from ftslurm.report.words import clock, day, long_span
+from ftslurm.report.words import clock, day, span
 
 ROWS_MOST, OUTAGES_MOST, KINDS_MOST, NODES_MOST = 40, 25, 12, 20
 LABEL_MOST, TICKS_MOST = 46, 6
@@ -53,16 +53,22 @@ class Row(Value):
 
 
 class Picture(Value):
-    """legend, marks: looks of bars and of marks, and what they are called. lines: per cent from the left. axis: what the ticks
-    count. tall: the bars of its first row stand."""
+    """names: look of a bar or a mark -> its name in the legend. lines: per cent from the left. axis: what the ticks count. tall:
+    the bars of its first row stand."""
 
     title: str
     rows: tuple[Row, ...]
-    legend: tuple[tuple[str, str], ...] = ()
-    marks: tuple[tuple[str, str], ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[float, ...] = ()
     axis: str = ""
     tall: bool = False
+
+    @property
+    def legend(self) -> list[tuple[str, str, bool]]:
+        """Of what is drawn: look, name, is it a mark?"""
+        bars = {bar.look for row in self.rows for bar in row.bars}
+        marks = {look for row in self.rows for look, _, _ in row.marks}
+        return [(look, name, look in marks) for look, name in self.names.items() if look in bars | marks]
 
 
 Amounts = Sequence[tuple[str, float]]
@@ -70,7 +76,7 @@ Amounts = Sequence[tuple[str, float]]
 
 def job_pictures(job: JobAccount) -> dict[str, Picture | None]:
     return {
-        "parts": _parts("Share of each part of the time", job.spent.parts, long_span),
+        "parts": _parts("Share of each part of the time", job.spent.parts, span),
         "timeline": _timeline(job),
         "outages": _outages(job),
     }
@@ -87,18 +93,18 @@ def _look(part: Part) -> str:
     return part.name.lower().replace("_", "-")
 
 
-def _legend(used: Iterable[Part]) -> tuple[tuple[str, str], ...]:
-    known = {*used}
-    return tuple((_look(part), part.value) for part in MEANINGS if part in known)
+PARTS: Mapping[str, str] = {_look(part): part.value for part in MEANINGS}
 
 
-def _stacked(title: str, rows: Sequence[tuple[str, Amounts, str]], axis: str = "") -> Picture | None:
+def _stacked(
+    title: str, rows: Sequence[tuple[str, Amounts, str]], axis: str = "", names: Mapping[str, str] | None = None
+) -> Picture | None:
     """rows: label, amounts that stand beside each other, note."""
     most = max((sum(amount for _, amount in amounts) for _, amounts, _ in rows), default=0.0)
     if not most:
         return None
     drawn = [Row(cut(label, LABEL_MOST), tuple(_beside(amounts, 100 / most)), note=note) for label, amounts, note in rows]
-    return Picture(title, (*drawn, _scale(most)) if axis else tuple(drawn), axis=axis)
+    return Picture(title, (*drawn, _scale(most)) if axis else tuple(drawn), names or {}, axis=axis)
 
 
 def _beside(amounts: Amounts, scale: float) -> Iterator[Bar]:
@@ -142,7 +148,6 @@ def _timeline(job: JobAccount) -> Picture | None:
         mine = [each for each in job.spent.stretches if each.attempt in attempts and each.part not in _WITHOUT_NODES]
         marks = tuple((what, at(when), 50.0) for what, when in events if what in MARKS)
         rows.append(Row(cut(fold_nodes(names), LABEL_MOST), tuple(_bars(mine, at)), marks))
-    seen = {what for row in rows for what, _, _ in row.marks}
     numbers: list[tuple[float, str]] = []
     for one in job.failures:
         if not numbers or at(one.outage.at) - numbers[-1][0] > NUMBERS_APART:
@@ -151,8 +156,7 @@ def _timeline(job: JobAccount) -> Picture | None:
     more = f"; {left_out} more nodes are left out" if left_out else ""
     return Picture(
         "Attempts over nodes", (Row(words=tuple(numbers)), *rows, _scale(whole_s / unit_s)),
-        _legend(each.part for each in job.spent.stretches), tuple((what, name) for what, name in MARKS.items() if what in seen),
-        tuple(at(one.outage.at) for one in job.failures), f"{unit} since {day(began)} {clock(began)}{more}",
+        {**PARTS, **MARKS}, tuple(at(one.outage.at) for one in job.failures), f"{unit} since {day(began)} {clock(began)}{more}",
     )  # fmt: skip
 
 
@@ -197,9 +201,9 @@ def _rows(job: JobAccount) -> tuple[list[_Alike], int]:
     for node in sorted(attempts.keys() | events.keys(), key=lambda name: (len(name), name)):
         groups.setdefault((frozenset(attempts.get(node, ())), tuple(events.get(node, ()))), []).append(node)
     rows: list[_Alike] = [(tuple(nodes), *story) for story, nodes in groups.items()]
-    kept = set(sorted(range(len(rows)), key=lambda row: (not rows[row][2], row))[:ROWS_MOST])
-    left_out = sum(len(rows[row][0]) for row in range(len(rows)) if row not in kept)
-    return [row for number, row in enumerate(rows) if number in kept], left_out
+    if len(rows) > ROWS_MOST:
+        rows.sort(key=lambda row: not row[2])
+    return rows[:ROWS_MOST], sum(len(names) for names, _, _ in rows[ROWS_MOST:])
 
 
 def _outages(job: JobAccount) -> Picture | None:
@@ -210,8 +214,7 @@ def _outages(job: JobAccount) -> Picture | None:
         (f"{one.number}  {one.name}: {one.remedy}", [(_look(part), one.cost.get(part, 0.0) / unit_s) for part in parts], "")
         for one in shown
     ]
-    drawn = _stacked("What each outage cost", rows, unit)
-    return drawn and replace(drawn, legend=_legend(part for one in shown for part in parts if one.cost.get(part)))
+    return _stacked("What each outage cost", rows, unit, PARTS)
 
 
 # --- many jobs
@@ -238,15 +241,13 @@ def _bins(jobs: JobsAccount) -> Picture | None:
     ]  # fmt: skip
     return Picture(
         f"{jobs.unit}-hours by part over time", (Row("", tuple(bars), marks), Row(words=tuple(when))),
-        _legend(part for each in jobs.bins for part in MEANINGS if each.parts[part]),
-        (("failures", f"failures, {failures} at most"),) if failures else (), (),
-        f"the highest bar: {hours(most)} {jobs.unit}-hours", tall=True,
+        {**PARTS, "failures": f"failures, {failures} at most"}, (), f"the highest bar: {hours(most)} {jobs.unit}-hours", True,
     )  # fmt: skip
 
 
 def _kinds(jobs: JobsAccount) -> Picture | None:
     return _stacked("How often each failure came", [
-        (kind.name, [("waiting", kind.count)], f"{kind.count}, lost {long_span(kind.lost_s)}") for kind in jobs.kinds[:KINDS_MOST]
+        (kind.name, [("waiting", kind.count)], f"{kind.count}, lost {span(kind.lost_s)}") for kind in jobs.kinds[:KINDS_MOST]
     ])  # fmt: skip
 
 
@@ -256,5 +257,4 @@ def _nodes(jobs: JobsAccount) -> Picture | None:
         (line.node, [*zip(looks, (line.failures, line.faults, line.excluded, line.reinstated), strict=True)], "")
         for line in jobs.nodes[:NODES_MOST]
     ]  # fmt: skip
-    drawn = _stacked("What is held against nodes", rows, "how often")
-    return drawn and replace(drawn, legend=tuple(looks.items()))
+    return _stacked("What is held against nodes", rows, "how often", looks)

@@ -147,7 +147,7 @@ def test_an_unlisted_error_beats_a_bystander_s_line_in_verdict_and_explanation()
     )
     assert not v.program and verdict(dict.fromkeys(range(4), own)).program
     (told,) = Explainer(Settings()).text(own.encode())
-    assert (told.code, told.part, told.why) == (v.signature, "/home/u/train.py:3", "class user-code, not worth another try")
+    assert (told.code, told.part, told.why) == (v.signature, "/home/u/train.py:3", "class user-code; worth another try: no")
 
 
 @pytest.mark.parametrize(
