@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from pre_commit.clientlib import load_config
 
+from ftslurm.config.catalog_files import load_glossary
+from ftslurm.notify.outbox import KINDS
+from ftslurm.policies.ladder import Cause
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 # Folders of the package as the documents shorten them.
@@ -39,6 +43,17 @@ def test_the_facts_of_slurm_that_the_code_cites_stand_where_it_says() -> None:
         for found in re.findall(r'docs/slurm-facts\.md[,:] ((?:"[^"]+"(?:, | and )?)+)', text):
             cited += re.findall(r'"([^"]+)"', found)
     assert len(cited) >= 12 and not {*cited} - headings
+
+
+def test_a_variable_is_told_with_all_its_values() -> None:
+    words = {name: what for of_kind in load_glossary().words.values() for name, what in of_kind.items()}
+    in_text = (ROOT / "docs/programs.md").read_text().partition("`FTSLURM_RESTART_CAUSE`")[2].partition("|")[0]
+    for text, values in (
+        (words["FTSLURM_RESTART_CAUSE"], [cause.value for cause in Cause]),
+        (in_text, [cause.value for cause in Cause]),
+        (words["FTSLURM_NOTICE_KIND"], [*KINDS]),
+    ):
+        assert {*values} - {*re.findall(r"[\w-]+", text)} == set()
 
 
 def test_what_runs_before_a_commit_is_there() -> None:
