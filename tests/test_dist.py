@@ -48,8 +48,9 @@ def test_the_wheel_from_the_source_package_runs(tmp_path: Path) -> None:
     assert str(site) in run(python, "-c", "import ftslurm; print(ftslurm.__file__)", cwd=tmp_path)
     assert "GPU fell off the bus" in run(tmp_path / "venv/bin/ftslurm", "explain", "Xid 79", cwd=tmp_path)
     options = ("--ft-launcher", "local", "--ft-local-nodes", "1", "--ft-profile", "modelarts")
-    env = "env", f"FTSLURM_STATE_DIR={tmp_path}/state", "PYTHONHOME=/of/the/program"
-    said = run(*env, tmp_path / "venv/bin/ftrun", *options, "-n1", "sh", "-c", "echo well $PYTHONHOME", cwd=tmp_path)
+    function = "BASH_FUNC_said%%=() { echo well $PYTHONHOME; }"  # as `export -f` makes it
+    env = "env", f"FTSLURM_STATE_DIR={tmp_path}/state", "PYTHONHOME=/of/the/program", function
+    said = run(*env, tmp_path / "venv/bin/ftrun", *options, "-n1", "bash", "-c", "said", cwd=tmp_path)
     assert said == "well /of/the/program\n"
     assert (site / "ftslurm/py.typed").exists()
     prefix = tmp_path / "venv"
