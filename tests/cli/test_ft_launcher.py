@@ -184,7 +184,8 @@ ALL = (
 def test_what_has_no_effect_is_named_with_its_reason() -> None:
     found = read_options([*ALL.split(), "train.py"], {})
     assert len(found.unused) == 24 and all(found.unused.values())
-    assert read_options(["train.py"], {"PET_MASTER_PORT": "1", "PET_NPROC_PER_NODE": "3"}).unused.keys() == {"master-port"}
+    theirs = {"PET_MASTER_PORT": "1", "PET_NPROC_PER_NODE": "3", "NVRX_DISABLE_RANK_MONITORS": "1"}
+    assert read_options(["train.py"], theirs).unused.keys() == {"--master-port", "NVRX_DISABLE_RANK_MONITORS"}
     assert read_options(["train.py"], {"PET_NPROC_PER_NODE": "3"}).nproc_per_node == "3"
 
 

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(launch: Launch, env: Mapping[str, str]) -> int:
     """The status of the job, as ftrun has it. Raises: FtslurmError."""
-    for sentence in in_sentences({f"--{name}": why for name, why in launch.unused.items()}):
+    for sentence in in_sentences(launch.unused):
         _say(sentence)
     in_job, in_step = "SLURM_JOB_ID" in env, env.get("SLURM_STEP_ID", "").isdecimal() and "SLURM_PROCID" in env
     if in_job and in_step and launch.nodes + launch.spares > 1 and env["SLURM_PROCID"] != "0":

@@ -41,7 +41,7 @@ class Launch(argparse.Namespace):
     with_python: bool
     config: str  # the path of its YAML file
     given: Mapping[str, Any]  # ft_launcher's configuration from flags
-    unused: Mapping[str, str]  # option -> why it has no effect
+    unused: Mapping[str, str]  # option or variable -> why it has no effect
     ft_set: Sequence[str]
     ft_policy: str
     ft_state_dir: str
@@ -123,8 +123,8 @@ def read_options(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
     launch.line_prefix = env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "")
     launch.given = {key: value for key in KEYS if (value := getattr(launch, f"key_{key}")) is not None}
     words = {word.partition("=")[0] for word in argv[: len(argv) - len(launch.training_script_args)]}
-    launch.unused = {
-        name: why
+    launch.unused = {name: "NVIDIA's own launcher reads it" for name in env if name.startswith("NVRX_")} | {
+        f"--{name}": why
         for name, why in surface().ignored_by_ft_launcher().items()
         if words.intersection(spellings(name)) or _variable(name) in env
     }
