@@ -92,7 +92,8 @@ class _Shown:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def show(self) -> None:
-        while piece := self._group.printed(self._shown, errors=self._errors):
+        """At most LIMIT_BYTES in all: its user may go on writing for as long as we read."""
+        while self._shown < LIMIT_BYTES and (piece := self._group.printed(self._shown, errors=self._errors)):
             self._shown += len(piece)
             click.echo(visible(self._decode(piece), lines=True), nl=False, err=self._errors)
 

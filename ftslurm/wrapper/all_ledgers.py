@@ -288,10 +288,15 @@ def jobs_of_all(
 
 
 def who_has(job: str, passed_over: PassedOver, ledgers: Sequence[str], first_user_id: int) -> Owner | None:
-    """The user who has the ledger of the job, of several the one whose was written last. As jobs_of_all."""
+    """The user who has the ledger of the job, of several the one whose was written last; the others are named, as anybody can
+    give a file any date. As jobs_of_all.
+    """
     told = _told_by_all(HAS, (job,), passed_over, ledgers, first_user_id)
     found = [(int(said), owner) for owner, said in told if re.fullmatch(rb"\d{1,12}", said)]
-    return max(found, key=lambda each: each[0])[1] if found else None
+    found.sort(key=lambda each: each[0], reverse=True)
+    for _, owner in found[1:]:
+        passed_over(f"the ledger of job {job} that {owner.name} has (--user {owner.name} shows it)")
+    return found[0][1] if found else None
 
 
 def _told_by_all(

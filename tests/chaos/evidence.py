@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.journal import Contents
 from ftslurm.model.record import Record
 from tests.chaos.plan import JobPlan
 from tests.chaos.program import BEAT
@@ -129,6 +129,6 @@ def read_ledger(folder: Path) -> tuple[tuple[Record, ...], int]:
     """Of the one job whose state folder this is: records and damaged lines."""
     for path in sorted((folder / "state/jobs").glob("*.jsonl")):
         if ".was." not in path.name:
-            contents = Journal(path).read()
+            contents = Contents(()).with_more(path.read_bytes())  # the job user's, whom root's Journal would refuse
             return contents.records, contents.damaged
     return (), 0

@@ -101,6 +101,41 @@ def test_one_job_is_shown_as_its_user_sees_it(verb: str, site: Path, capfd: pyte
     assert "\x1b" not in out and out.replace("\n", "").replace("\t", "").isprintable()
 
 
+def test_of_two_users_who_have_the_job_both_are_named(site: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A neighbour can lay a ledger of any job, of any date."""
+    os.utime(site / "bin/jobs/c.7.jsonl", (4e9, 4e9))
+    code, _, err = tell(capfd, "status", "--all-users", "c.7")
+    assert code == 0 and "c.7 that daemon has (--user daemon shows it)" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", "7"), ("requeue", "7", "--finish"), ("drill", "hang", "7", "--rank", "0"), ("logs", "{}/jobs/c.7.jsonl"),
+        ("report", "{}/jobs/c.7.jsonl"),
+    ],
+)  # fmt: skip
+def test_root_does_not_read_a_user_s_ledger_with_root_s_rights(
+    words: tuple[str, ...], site: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What stands in it would name files that root reads, and jobs that root requeues."""
+    state = site / "daemon"
+    monkeypatch.setenv("FTSLURM_STATE_DIR", str(state))
+    code, out, err = tell(capfd, *(word.format(state) for word in words))
+    assert code and not out and "root reads it by --user NAME alone" in err
+    assert [path.name for path in (state / "jobs").iterdir()] == ["c.7.jsonl"], "nor does root write there"
+
+
+def test_who_writes_without_end_is_shown_to_the_limit(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    class Endless:
+        def printed(self, after: int, errors: bool) -> bytes:
+            return b"y\n" * 100
+
+    monkeypatch.setattr(others, "LIMIT_BYTES", 1000)
+    others._Shown(Endless(), errors=False).show()  # type: ignore[arg-type]
+    assert len(capfd.readouterr().out) == 1000
+
+
 def test_what_is_not_there_or_not_allowed_gets_a_sentence(
     site: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

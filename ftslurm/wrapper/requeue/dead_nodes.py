@@ -41,6 +41,7 @@ SILENT = ("NOT_RESPONDING", "DOWN")
 # The release that fixed Slurm's bug 16121.
 KEEPS_GPUS = (23, 2, 2)
 
+STAYS = "stays in the job until Slurm marks it down"
 OWN_NODES = "the job is exclusive, and Slurm would still count a node that it gives back as allocated"
 NO_CHANGES = "it has lost nodes, and Slurm accepts no change to it"
 NO_CHANGES_AFTER = "it has given nodes back, and since then Slurm accepts no change to it"
@@ -56,21 +57,36 @@ class Parted(Value):
     plain: str = ""
 
 
+class Before(Value):
+    """What comes before the requeue of a job that runs, in this order. ask: whether Slurm takes changes of it, as it lacks nodes.
+    leave: dead nodes to give back. stays: why dead nodes stay in the job, in words.
+    """
+
+    ask: bool = False
+    leave: tuple[str, ...] = ()
+    stays: str = ""
+
+
+def plan_before(job: JobView, history: History, dead: Collection[str], config: Mapping[str, str]) -> Before:
+    """Pure. dead: known to be so. config: Slurm's."""
+    run = history.last_run
+    had = max(len(expand(run.nodes)) if run is not None else 0, history.slots.size)
+    ask = bool(history.slots.nodes) or len(job.nodes) < had
+    gone = can_give_back(job, dead, run.batch_node if run is not None else "")
+    if not gone or not keeps_accounts(config):
+        return Before(ask)
+    why = stays(job, config)
+    return Before(ask, stays=f"{fold_nodes(gone)} {STAYS}: {why}") if why else Before(ask, gone)
+
+
 def part_first(
     client: SlurmClient, job: JobView, history: History, dead: Collection[str], config: Mapping[str, str]
 ) -> Parted:  # fmt: skip
-    """What comes before the requeue of a job that runs. dead: known to be so. config: Slurm's. Raises: FtslurmError."""
-    run, accounts = history.last_run, keeps_accounts(config)
-    patience_s = DATABASE_S if accounts else 0.0
-    had = max(len(expand(run.nodes)) if run is not None else 0, history.slots.size)
-    if (history.slots.nodes or len(job.nodes) < had) and not client.takes_changes(job.number, patience_s):
+    """Carry out `plan_before`; of a job that lost nodes a refusal decides how it is requeued. Raises: FtslurmError."""
+    plan, patience_s = plan_before(job, history, dead, config), DATABASE_S if keeps_accounts(config) else 0.0
+    if plan.ask and not client.takes_changes(job.number, patience_s):
         return Parted(plain=NO_CHANGES)
-    gone = can_give_back(job, dead, run.batch_node if run is not None else "")
-    if not gone or not accounts:
-        return Parted()
-    if why := stays(job, config):
-        return Parted(what=f"{fold_nodes(gone)} stays in the job until Slurm marks it down: {why}")
-    parted = part_with_dead(client, job, gone, config)
+    parted = part_with_dead(client, job, plan.leave, config) if plan.leave else Parted(what=plan.stays)
     if parted.done and not client.takes_changes(job.number, patience_s):
         return replace(parted, plain=NO_CHANGES_AFTER)
     return parted
@@ -83,7 +99,7 @@ def part_with_dead(
     """Give the dead nodes back. job: its state. gone: nodes of it to give back. config: Slurm's. clock: any seconds. pause: waits
     for the given number of seconds.
     """
-    stays = f"{fold_nodes(gone)} stays in the job until Slurm marks it down"
+    stays = f"{fold_nodes(gone)} {STAYS}"
     limit_s = (conf_seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
     try:
         if not _noticed(client, job.number, gone, limit_s, clock, pause):

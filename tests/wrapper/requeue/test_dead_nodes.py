@@ -9,7 +9,16 @@ import pytest
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
 from ftslurm.slurm.client import JobState, JobView
-from ftslurm.wrapper.requeue.dead_nodes import DATABASE_S, OWN_NODES, can_give_back, may_lose_gpus, part_first, part_with_dead
+from ftslurm.wrapper.requeue.dead_nodes import (
+    DATABASE_S,
+    OWN_NODES,
+    Before,
+    can_give_back,
+    may_lose_gpus,
+    part_first,
+    part_with_dead,
+    plan_before,
+)
 from tests.fakes.slurm import FakeSlurm
 
 
@@ -115,10 +124,26 @@ def test_which_job_gives_its_dead_node_back(slurm: FakeSlurm, config: dict[str, 
 def test_of_a_job_that_has_lost_nodes_slurm_may_take_no_change(
     slurm: FakeSlurm, config: dict[str, str], patience_s: float
 ) -> None:
-    history = History().add(rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]"))
     job = slurm.job(number := slurm.submit(2))
-    assert not part_first(slurm, job, history, (), config).plain
+    assert not part_first(slurm, job, BEGAN_WITH_3, (), config).plain
     assert changes(slurm) == [("takes_changes", number, patience_s)]
+
+
+BEGAN_WITH_3 = History().add(rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "dead", "config", "planned"),
+    [
+        (("n1", "n2", "n3"), set(), DBD, Before()),
+        (("n1", "n2", "n3"), {"n2", "n3"}, DBD, Before(leave=("n2", "n3"))),
+        (("n1", "n2", "n3"), {"n2"}, NO_DBD, Before()),
+        (("n1", "n2"), {"n3"}, DBD, Before(ask=True)),
+        (("n1", "n2"), {"n2"}, DBD, Before(ask=True, leave=("n2",))),
+    ],
+)
+def test_what_comes_before_a_requeue(nodes: tuple[str, ...], dead: set[str], config: dict[str, str], planned: Before) -> None:
+    assert plan_before(replace(JOB, nodes=nodes), BEGAN_WITH_3, dead, config) == planned
 
 
 @pytest.mark.parametrize(
