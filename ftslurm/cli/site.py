@@ -36,10 +36,9 @@ def install_hooks(folder: str, config: str, dry_run: bool, check: bool, nodes: s
 
     conf = os.environ.get("SLURM_CONF", "")
     if check:
-        from ftslurm.hooks import install as compare
         from ftslurm.model.nodes import expand
 
-        told, well = compare.compare_nodes(Path(folder), Path(config), conf, expand(nodes), rsh or compare.RSH)
+        told, well = hook_install.compare_nodes(Path(folder), Path(config), conf, expand(nodes), rsh or hook_install.RSH)
         click.echo(visible(told, lines=True))
         click.get_current_context().exit(0 if well else 1)
     said = hook_install.write_hooks(Path(folder), Path(config), conf, dry_run)

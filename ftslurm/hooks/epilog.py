@@ -40,9 +40,9 @@ def reset_idle_chips(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin,
     deadline: of time.monotonic(), for all of them. Slurm is asked before each: where jobs share nodes one may begin meanwhile.
     """
     said = []
-    for probe, report, codes in _meant(settings, facts.node):
+    for probe, report, codes in _resettable(settings, facts.node):
         chip = f"{probe.kind} {report.device} with {', '.join(codes)}"
-        if why := _kept_from(settings, facts, admin, deadline):
+        if why := _why_no_reset(settings, facts, admin, deadline):
             said.append(f"{chip}: not reset: {why}")
             continue
         with suppress(FtslurmError, OSError):  # without a record it is reset all the same
@@ -52,7 +52,7 @@ def reset_idle_chips(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin,
     return said
 
 
-def _meant(settings: HookSettings, node: str) -> Iterator[tuple[Probe, DeviceReport, list[str]]]:
+def _resettable(settings: HookSettings, node: str) -> Iterator[tuple[Probe, DeviceReport, list[str]]]:
     """Chips with a fault that a reset may mend, and the codes that say so."""
     env = tool_env(settings, node)
     os.environ.update(env)  # the probes' helpers inherit ours
@@ -65,7 +65,7 @@ def _meant(settings: HookSettings, node: str) -> Iterator[tuple[Probe, DeviceRep
                 yield probe, report, codes
 
 
-def _kept_from(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin, deadline: float) -> str:
+def _why_no_reset(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin, deadline: float) -> str:
     """Why no chip may be reset now, or nothing. One that is begun gets all its time: it is never cut off in the middle."""
     left_s, takes_s = max(deadline - time.monotonic(), 0.0), SELF_HEAL_WAIT_S + settings.reset_wait_s
     if left_s < takes_s:

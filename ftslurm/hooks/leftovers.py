@@ -73,7 +73,7 @@ def clear_leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) 
     memory = Memory(settings.state, facts.node)
     whose, left = left_by(facts.user_id, admin)
     if not left:
-        settled(memory, facts.user_id)
+        forget_unfinished(memory, facts.user_id)
         return "nothing was left"
     case = Case(str(facts.job), whose, facts.node, lambda: _untouchable(admin, facts.node, facts.user_id, facts.job.number))
     # For the Prologs that come after us. Already now: we may be cut off.
@@ -94,11 +94,11 @@ def _clear(settings: HookSettings, memory: Memory, case: Case, left: Left, deadl
         memory.keep_evidence(f"{case.job}.{case.node}.txt", _evidence(case, left))
     stuck, why = _end(settings, case, left.processes, deadline)
     if not stuck and not (why := why or _clear_memory(case, left, deadline)):
-        settled(memory, case.user_id)
+        forget_unfinished(memory, case.user_id)
     return stuck, why
 
 
-def settled(memory: Memory, user_id: int) -> None:
+def forget_unfinished(memory: Memory, user_id: int) -> None:
     """Nothing of the user's is left any more."""
     memory.alter(lambda known: replace(known, unfinished=tuple(one for one in known.unfinished if one.user_id != user_id)))
 
@@ -307,7 +307,7 @@ def _again(settings: HookSettings, node: str, memory: Memory, one: Unfinished, d
     admin = SlurmAdmin(request_s)
     whose, left = left_by(one.user_id, admin)
     if not left:
-        settled(memory, one.user_id)
+        forget_unfinished(memory, one.user_id)
         return Tried()
     if deadline - time.monotonic() < request_s + settings.kill_grace_s + settings.kill_wait_s:
         return _stays(left, one, "no time was left to clear them away")

@@ -83,7 +83,7 @@ class LocalScheduler(Value):
                 return f"the clean-up of {node} ended with status {done.status}"
         return ""
 
-    def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> ev.RequeueEnded:
+    def requeue(self, exclude: Sequence[str], start: Start, allow_first: bool) -> ev.RequeueEnded:
         try:
             self.pool.allocate(self.count, exclude)
         except UsageError as error:

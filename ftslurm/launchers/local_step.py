@@ -193,7 +193,7 @@ def tasks_folder(wanted: str | None) -> Path:
     folder = Path.cwd() / (wanted or "")
     if not (folder.is_dir() and os.access(folder, os.X_OK)):
         named = "--chdir: " if wanted else ""
-        raise UsageError(f"{named}{folder} is no folder that can be entered", hint="correct the path")
+        raise UsageError(f"{named}{folder} is not a folder that you may enter", hint="correct the path")
     return folder
 
 

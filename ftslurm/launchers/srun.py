@@ -202,7 +202,7 @@ class SrunLauncher(Value):
 
     def launch(
         self, channel: str, layout: Layout | None = None, overlap: bool = False, shares: Sequence[Share] = ()
-    ) -> ProcessStep | JoinedSteps:
+    ) -> JoinedSteps:
         parts = []
         launcher = self._overlapping(shares) if overlap else self
         for argv, part in launcher._rendered(layout, shares):
@@ -213,7 +213,7 @@ class SrunLauncher(Value):
             ranks = unfold_ranks(part.place.partition("/")[2]) if part.place else ()
             parts.append((self._process(argv, env, unread=self.inputs_by_task()), ranks))
         self.launched.append(len(parts))
-        return JoinedSteps(parts) if len(parts) > 1 else parts[0][0]
+        return JoinedSteps(parts)
 
     def _process(self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, unread: bool = False) -> ProcessStep:
         """An ftrun that is killed leaves no srun. It is as if srun itself had been killed: its child has the step killed, and
@@ -235,13 +235,13 @@ class SrunLauncher(Value):
         ]
         return replace(self, components=tuple(components))
 
-    def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> ProcessStep | JoinedSteps:
+    def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> JoinedSteps:
         steps = []
         for job in sorted({lent.get(node, 0) for node in nodes}):
             argv = self.watch_argv([node for node in nodes if lent.get(node, 0) == job], job)
             env = {**beside_env(self.env, job), CHANNEL_VARIABLE: channel}
             steps.append((self._process(argv, env, quiet=True), ()))
-        return JoinedSteps(steps) if len(steps) > 1 else steps[0][0]
+        return JoinedSteps(steps)
 
 
 # Of the steps that ftslurm starts for itself. They take nothing from others.

@@ -73,7 +73,7 @@ def _end_of_stderr() -> int | None:
 
 
 class ProcessStep:
-    """See StepHandle."""
+    """One srun of a step. Its methods: as in StepHandle."""
 
     def __init__(
         self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, orphaned: int = 0, unread: bool = False
@@ -119,9 +119,6 @@ class ProcessStep:
         status = self._process.poll()
         return None if status is None else from_returncode(status)
 
-    def ranks_ended(self) -> frozenset[int]:
-        return frozenset()
-
     def words(self) -> str:
         """Of a stderr that is a file, at most the last WORDS_MAX bytes; of a step that we kill, none that it says then."""
         if self._said is not None or self._errors is None:
@@ -164,7 +161,7 @@ class ProcessStep:
 
 
 class JoinedSteps:
-    """A step of several sruns, one a job, as one StepHandle. parts: each with its ranks."""
+    """A step of one srun or several, one a job. See StepHandle. parts: each with its ranks."""
 
     def __init__(self, parts: Sequence[tuple[ProcessStep, Sequence[int]]]) -> None:
         self._parts = tuple(parts)

@@ -341,7 +341,7 @@ def _piece(piece: Any) -> Piece:
     """`[at, stream, text]`."""
     read = Piece(*from_plain(tuple[float, str, str], piece, Bounds(_PIECE_MAX, real=1e11)))
     if read.stream not in ("out", "err"):
-        raise WireError("a piece of output that is none")
+        raise WireError("a malformed piece of output")
     return read
 
 

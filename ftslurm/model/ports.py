@@ -55,8 +55,8 @@ class Scheduler(Protocol):
     def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
         """Run `argv` once on each node; gives what went wrong, empty for nothing. Never raises."""
 
-    def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> ev.RequeueEnded:
-        """Give the job back. Never raises."""
+    def requeue(self, exclude: Sequence[str], start: Start, allow_first: bool) -> ev.RequeueEnded:
+        """Requeue the job, by the decision that is open in its ledger. Never raises."""
 
 
 class StepHandle(Protocol):

@@ -288,7 +288,7 @@ class SlurmClient:
 def read_answer(done: CommandResult) -> str:
     """The standard output of a request that succeeded.
 
-    Raises: NoAnswer, SlurmUnavailable, SlurmRefused or UnknownJob, as the rest of the answer has it.
+    Raises: NoAnswerYet, SlurmUnavailable, SlurmRefused or UnknownJob, as the rest of the answer has it.
     """
     if done.status == 0:
         return done.stdout

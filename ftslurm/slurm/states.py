@@ -1,4 +1,4 @@
-"""Slurm's words for the states of jobs and nodes, judged. Pure; both clients ask here.
+"""Slurm's words for the states of jobs and nodes, judged. Pure.
 
 Sources: job_state_string() and node_state_string_complete() in Slurm's src/common/slurm_protocol_defs.c,
 compared over 22.05, 24.11 and 26.05; scontrol(1), squeue(1) and sinfo(1) for what the words mean.

@@ -424,7 +424,7 @@ def test_tasks_run_in_the_folder_given_and_files_by_task_lie_there(local: Local,
 @pytest.mark.parametrize("folder", ["/no/such", "/etc/passwd"])
 def test_a_folder_that_is_none_stops_the_step_before_it_starts(local: Local, folder: str) -> None:
     done = local(f"-n1 -D {folder}", "echo started >&2")
-    said = f"ftrun: error: --chdir: {folder} is no folder that can be entered (correct the path)\n"
+    said = f"ftrun: error: --chdir: {folder} is not a folder that you may enter (correct the path)\n"
     assert (done.returncode, done.stderr) == (64, said)
 
 

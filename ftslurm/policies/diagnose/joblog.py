@@ -60,7 +60,7 @@ class LogPart(Value):
 class JobLog(Value):
     """What is known of a job by its log. assumed: nobody says how it ended. told: rank -> node, by srun. lasted_s: by the stamps.
 
-    first: the rank that failed first, by srun; NO_RANK where it does not say. labelled: do lines say their rank?
+    first: the rank that failed first, by srun; NO_RANK where it does not say.
     """
 
     ends: tuple[RankEnd, ...]
@@ -70,7 +70,6 @@ class JobLog(Value):
     first: int = NO_RANK
     status: ExitStatus | None = None
     lasted_s: float = 0.0
-    labelled: bool = False
 
 
 class _Slurm(Value, frozen=False):
@@ -216,9 +215,7 @@ def _joined(
         oom = rank in slurm.oom or (rank == NO_RANK and bool(slurm.oom)) or None
         node = slurm.nodes[rank] if known and rank != NO_RANK else NO_NODE
         ends.append(RankEnd(rank, node, own, at, stopped, False, oom, output))
-    return JobLog(
-        tuple(ends), ended is None, dict(slurm.nodes), dict(slurm.bad_nodes), slurm.first, ended, max(0.0, lasted_s), labelled
-    )
+    return JobLog(tuple(ends), ended is None, dict(slurm.nodes), dict(slurm.bad_nodes), slurm.first, ended, max(0.0, lasted_s))
 
 
 def without_the_rest(log: JobLog) -> JobLog:

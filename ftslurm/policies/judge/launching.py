@@ -31,7 +31,7 @@ from ftslurm.policies.situation import Trouble
 LOOK_AGAIN_S = 1.0
 
 
-def beside(steps: Collection[str]) -> Say:
+def say_beside(steps: Collection[str]) -> Say:
     held = ", ".join(sorted(steps))
     return Say(f"Slurm still holds the nodes for {held}, which has ended; launching beside it (--overlap)")
 
@@ -96,8 +96,7 @@ def on_earlier_steps_listed(run: Run, event: ev.StepsListed, now: Now) -> list[D
 
 def on_slurm_answered(run: Run, event: ev.SlurmAnswered, now: Now) -> Answer:
     run.take_answer(event, now)
-    unlisted = run.launch.others_unlisted
-    run.launch.others_unlisted = False
+    unlisted, run.launch.others_unlisted = run.launch.others_unlisted, False
     if Timer.OTHERS not in run.timers or not unlisted or event.error or run.facts.earlier.killed & dict(event.bad_nodes).keys():
         return []
     run.timers.stop(Timer.OTHERS)
@@ -109,7 +108,7 @@ def on_leases_over(run: Run, now: Now) -> Answer:
     if not run.launch.others_hold:
         return replacing.first_launch(run, now)
     run.launch.overlap = True
-    return [beside(run.launch.others_hold), *replacing.first_launch(run, now)]
+    return [say_beside(run.launch.others_hold), *replacing.first_launch(run, now)]
 
 
 # --- the launch
@@ -228,7 +227,7 @@ def on_steps_listed(run: Run, event: ev.StepsListed, now: Now) -> Answer:
     if not theirs <= run.facts.earlier.steps_over or (theirs and not leases_over):
         return []  # ftrun waits for another's step, as srun does
     run.launch.overlap = True
-    return [beside(event.steps), *ending.kill_step(run, ThenLaunch(again=True), now)]
+    return [say_beside(event.steps), *ending.kill_step(run, ThenLaunch(again=True), now)]
 
 
 def _ask_for_a_step_again(run: Run, now: Now) -> Answer:

@@ -164,15 +164,14 @@ class Callers:
         self._step = step
 
     def farewell(self) -> None:
-        """The shims have been let go: nothing that they say from here on counts, and their leases run out. That they go
-        does count."""
+        """Ignore what the shims say from now on, and let their leases run out. That they close their connections still counts."""
         for caller in self.shims.values():
             caller.let_go = True
         self._leaving.update(self.shims)
         self.shims = {}
 
     def new_step(self) -> int:
-        """Whoever is left of the step before has nothing to say about the next. Gives the number of its launch, from 1."""
+        """Ignore the shims of the step before from now on. Gives the number of the next launch, from 1."""
         self._launch += 1
         for caller in (*self.shims.values(), *self._leaving.values()):
             caller.let_go = True
@@ -198,7 +197,7 @@ class Callers:
                 self._quorum.forget(caller.node)
 
     def child_ended(self) -> list[ev.Event]:
-        """A launcher, perhaps: of the step, of a part of it, or of agents."""
+        """A child has ended. It may be a launcher: of the step, of a part of it, or of agents."""
         found = self._never_came()
         now = self._clock.mono()
         if self._step is not None and (status := self._step.ended()) is not None:
@@ -213,7 +212,7 @@ class Callers:
         return found
 
     def _never_came(self) -> list[ev.Event]:
-        """Agents whose launcher has ended before they called: slurmctld was away, say."""
+        """The agents whose launcher has ended before they called, for example because slurmctld was away."""
         ends = {node: status for node, step in self._coming.items() if (status := step.ended()) is not None}
         for node in ends:
             del self._coming[node]
@@ -226,7 +225,7 @@ class Callers:
         return (*self._touched(self._clock.mono()), *self._introduced(peer, wire.read_hello(message)))
 
     def hear(self, caller: Caller, message: Message) -> tuple[bool, Sequence[ev.Event]]:
-        """Is it a report that was not heard yet? And what follows from its coming, whatever it says. Raises: WireError."""
+        """Gives whether it is a new report, and the events that its arrival causes. Raises: WireError."""
         heard = self.contact.record_message(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
         if message.get("t") == "beat":
             heard = (*heard, *self._beat(caller, message))
@@ -235,7 +234,7 @@ class Callers:
         return new and not caller.let_go, (*heard, *self._paused(caller, before))
 
     def not_understood(self, caller: Caller, why: str) -> None:
-        """It would say the same again over another connection: its conversation is over."""
+        """End the conversation: the caller would say the same again over another connection."""
         now = self._clock.mono()
         self.contact.record_loss(caller.owner, why, now)
         self.contact.no_return({caller.owner}, now)
@@ -288,7 +287,7 @@ class Callers:
     def _connected(
         self, callers: dict[Any, Caller], owner: Any, node: str, peer: Peer, hello: wire.ShimHello | wire.AgentHello
     ) -> tuple[bool, Sequence[ev.Event]]:
-        """Is it somebody new, and not one we know over another connection? And what follows from its being there.
+        """Gives whether the caller is new (we do not know it by another connection), and the events that its arrival causes.
 
         Raises: WireError.
         """
@@ -320,7 +319,7 @@ class Callers:
         return caller in (self.shims.get(owner), self._leaving.get(owner), self.agents.get(owner))
 
     def _beat(self, caller: Caller, message: Message) -> Sequence[ev.Event]:
-        """It is about to be answered: are we the ones who are cut off, and may renew no lease?"""
+        """Before the beat is answered, find out whether we ourselves are cut off: then we may renew no lease."""
         now = self._clock.mono()
         self.beats = self.beats[0] + 1, self._clock.now().unix
         number, has = message.get("k"), message.get("r", 0)
@@ -333,7 +332,7 @@ class Callers:
         return self._touched(now)
 
     def _touched(self, now: float) -> Sequence[ev.Event]:
-        """Looked at before each answer: of what was found for the nodes of one step, nothing holds for those of the next."""
+        """Called before each answer: what was found for the nodes of one step does not hold for those of the next."""
         self._cut_off = self._quorum.cut_off(now)
         alone = self._cut_off and (self._alone or self._quorum.slurm_is_silent(now))
         if alone == self._alone:
@@ -346,7 +345,7 @@ class Callers:
             self._quorum.slurm(self._clock.mono())
 
     def _paused(self, caller: Caller, before: bool) -> Sequence[ev.Event]:
-        """Promised, or over. An agent has nothing that needs it."""
+        """The caller begins to pause, or ends it. An agent guards nothing that needs the promise."""
         if caller.paused == before or not isinstance(caller.owner, int):
             return ()
         return (ev.RankPaused(caller.owner, caller.paused),)

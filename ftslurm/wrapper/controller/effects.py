@@ -130,7 +130,7 @@ class Effects(Value, frozen=False):
         self._save_output()
         if d.clean_up is not None and (said := self._clean_up(d.clean_up)):
             self.people.say(said)
-        return self.scheduler.requeue(d.decision, d.exclude, d.start, d.allow_first)
+        return self.scheduler.requeue(d.exclude, d.start, d.allow_first)
 
     def _clean_up(self, d: do.CleanUp) -> str:
         """What people should know of it. What is not waited for goes on until Slurm ends the job's processes."""

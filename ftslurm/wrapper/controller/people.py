@@ -76,7 +76,7 @@ class Display:
                 self._worker.start()
 
     def settle(self, limit_s: float) -> None:
-        """Wait until all is shown, or so long."""
+        """Wait until all is shown, `limit_s` seconds at most."""
         worker = self._worker
         if worker is not None:
             worker.join(limit_s)

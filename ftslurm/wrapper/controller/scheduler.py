@@ -40,8 +40,8 @@ from ftslurm.wrapper.requeue.requeue import AS_IT_IS, SlurmOutage, slurms_lead_s
 if TYPE_CHECKING:
     from ftslurm.wrapper.requeue.fit import Fit
 
-# Of the keeper: job, hold, job, require, exclude, start, job, release, one while it watches, and job; and above all their waits,
-# which end by themselves.
+# Requests of the keeper step, in order: job, requeue, job, require, exclude, start, job, release, one while it watches, job. The
+# margin is for its waits, which end by themselves.
 KEEPER_REQUESTS = 10
 KEEPER_MARGIN_S = 30.0
 # For a request that is only for people.
@@ -149,7 +149,7 @@ class SlurmScheduler(Lenders):
         return StepsListed(frozenset(f"{self.job}.{step}" for step, name in listed.items() if not name.startswith(OWN_STEPS)))
 
     def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
-        """See effects.Scheduler."""
+        """See ports.Scheduler."""
         try:
             done = self.run(beside_argv(nodes, "ftslurm-cleanup", argv), limit_s, env=own_step_env(self.env))
         except FtslurmError as error:
@@ -157,7 +157,7 @@ class SlurmScheduler(Lenders):
         return ill_end(done)
 
     def show(self, text: str) -> None:
-        """See effects.Scheduler. One question and one request, neither of them made again: it is only for people."""
+        """See ports.Scheduler. One question and one request, neither of them made again: it is only for people."""
         if not self.settings.slurm.comment:
             return
         with suppress(FtslurmError):
@@ -165,7 +165,7 @@ class SlurmScheduler(Lenders):
             if not job.comment or job.comment.startswith(COMMENT_PREFIX):
                 self.run(update_argv(address(job), Comment=f"{COMMENT_PREFIX}{text}" if text else ""), SHOW_S, env=dict(self.env))
 
-    def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
+    def requeue(self, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
         """By a keeper step, elsewhere if it fails; by ourselves, or plainly, if Slurm gives us none and the job still runs."""
         result: CommandResult | None = None
         try:
@@ -210,13 +210,13 @@ class SlurmScheduler(Lenders):
     def _requeue_without_keeper(self, start: Start, allow_first: bool, why: str) -> RequeueEnded:
         """The whole recipe, if we live long enough for it. A job that is left held waits for somebody's help, one that comes
         back plainly only waits longer; where a node that it left comes back with it, it is left once more."""
-        from ftslurm.wrapper.requeue.finish import keep
+        from ftslurm.wrapper.requeue.finish import finish_by_ledger
 
         view = self.client.job(self.job)
         if view.state is JobState.RUNNING and not self._outlives_the_script():
             self.client.requeue(self.job)
             return RequeueEnded(True, f"{AS_IT_IS}: no step of ours came up{f' ({why})' if why else ''}")
-        return RequeueEnded(True, keep(self.job, self.ledger, start, allow_first, self._timeout_s), recorded=True)
+        return RequeueEnded(True, finish_by_ledger(self.job, self.ledger, start, allow_first, self._timeout_s), recorded=True)
 
     def _outlives_the_script(self) -> bool:
         """The requeue's SIGTERM ends the script. Slurm then ends all that the script has started, where it tracks it by cgroups;

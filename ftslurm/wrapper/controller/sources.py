@@ -148,9 +148,9 @@ def _noted(number: int, frame: FrameType | None) -> None:
     """The wake-up descriptor has the number already; without a handler there would be none."""
 
 
-# Later than asked by so much, and we were stopped or had no CPU: then it was not the others who were silent.
+# If `select` returns this much later than asked, we were stopped or had no CPU: the others were not silent.
 AWAY_S = 2.0
-# For so long those who talk are listened to before anybody's silence is looked at.
+# While messages keep coming, silence is looked at this late at the latest.
 BUSY_S = 1.0
 # epoll_wait(2) takes its time as an int of milliseconds, 24 days; whoever waits for longer looks at the clock in between.
 LONG_S = 86400.0
@@ -215,7 +215,7 @@ class Sources:
                 continue
             self.server.sweep(now)
             wakes_at = self.callers.contact.wakes_at
-            # Best when whatever had come in is known; but somebody may always have something to say.
+            # Best once all that had arrived has been read; but there may always be more to read.
             if not ready or (wakes_at is not None and now - wakes_at >= BUSY_S):
                 self._queue.extend(self.callers.overdue(now))
             if not self._queue and until is not None and now >= until:
@@ -287,7 +287,7 @@ class Sources:
         self._queue.extend(tasks_ended(self.callers.words_of_start()))
 
     def new_step(self) -> int:
-        """Whoever is left of the step before has nothing to say about the next. Gives the number of its launch, from 1."""
+        """See Callers."""
         if self.reports.observer is not None:
             self.reports.observer.new_step()
         return self.callers.new_step()

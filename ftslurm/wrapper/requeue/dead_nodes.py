@@ -47,7 +47,7 @@ NO_CHANGES = "it has lost nodes, and Slurm accepts no change to it"
 NO_CHANGES_AFTER = "it has given nodes back, and since then Slurm accepts no change to it"
 
 
-class Parted(Value):
+class Prepared(Value):
     """done: has the job left its dead nodes? what: that, or why not, in words; empty if there was nothing to do. plain: why the
     job is requeued without any change, empty if it is not: if it were held, nobody could release it.
     """
@@ -79,23 +79,23 @@ def plan_before(job: JobView, history: History, dead: Collection[str], config: M
     return Before(ask, stays=f"{fold_nodes(gone)} {STAYS}: {why}") if why else Before(ask, gone)
 
 
-def part_first(
+def prepare_requeue(
     client: SlurmClient, job: JobView, history: History, dead: Collection[str], config: Mapping[str, str]
-) -> Parted:  # fmt: skip
+) -> Prepared:  # fmt: skip
     """Carry out `plan_before`; of a job that lost nodes a refusal decides how it is requeued. Raises: FtslurmError."""
     plan, patience_s = plan_before(job, history, dead, config), DATABASE_S if keeps_accounts(config) else 0.0
     if plan.ask and not client.takes_changes(job.number, patience_s):
-        return Parted(plain=NO_CHANGES)
-    parted = part_with_dead(client, job, plan.leave, config) if plan.leave else Parted(what=plan.stays)
-    if parted.done and not client.takes_changes(job.number, patience_s):
-        return replace(parted, plain=NO_CHANGES_AFTER)
-    return parted
+        return Prepared(plain=NO_CHANGES)
+    prepared = give_dead_back(client, job, plan.leave, config) if plan.leave else Prepared(what=plan.stays)
+    if prepared.done and not client.takes_changes(job.number, patience_s):
+        return replace(prepared, plain=NO_CHANGES_AFTER)
+    return prepared
 
 
-def part_with_dead(
+def give_dead_back(
     client: SlurmClient, job: JobView, gone: Collection[str], config: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep,
-) -> Parted:  # fmt: skip
+) -> Prepared:  # fmt: skip
     """Give the dead nodes back. job: its state. gone: nodes of it to give back. config: Slurm's. clock: any seconds. pause: waits
     for the given number of seconds.
     """
@@ -103,11 +103,11 @@ def part_with_dead(
     limit_s = (conf_seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
     try:
         if not _noticed(client, job.number, gone, limit_s, clock, pause):
-            return Parted(what=f"{stays}: Slurm has not noticed that it does not respond")
+            return Prepared(what=f"{stays}: Slurm has not noticed that it does not respond")
         client.keep_nodes(job.number, [node for node in job.nodes if node not in gone])
     except FtslurmError as error:
-        return Parted(what=f"{stays}: {error.message}")
-    return Parted(True, f"{fold_nodes(gone)} given back to Slurm, which knows that nothing responds there")
+        return Prepared(what=f"{stays}: {error.message}")
+    return Prepared(True, f"{fold_nodes(gone)} given back to Slurm, which knows that nothing responds there")
 
 
 def _noticed(

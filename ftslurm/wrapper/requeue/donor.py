@@ -26,7 +26,7 @@ def needed(client: SlurmClient, number: int, restarts: int) -> bool:
         return False
     except FtslurmError:
         return True
-    return job.restarts == restarts and (job.completing is False) and job.state in _LIVES
+    return job.restarts == restarts and not job.completing and job.state in _LIVES
 
 
 # UNKNOWN: a state that this version does not know is no proof that the job has ended.

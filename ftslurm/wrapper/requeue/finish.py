@@ -27,9 +27,9 @@ from ftslurm.model.values import replace
 from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.slurm.client import JobState
 from ftslurm.slurm.parse import conf_seconds
-from ftslurm.wrapper.requeue.dead_nodes import Parted, part_first
+from ftslurm.wrapper.requeue.dead_nodes import Prepared, prepare_requeue
 from ftslurm.wrapper.requeue.fit import still_fits
-from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_again, slurms_clock
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, follow_recipe, plan_for, runs_again, slurms_clock
 
 # --- Requeues the job from a step of the job.
 #
@@ -38,7 +38,7 @@ from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_
 # docs/slurm-facts.md, "Changes to a requeued job".
 
 
-def keep(number: int, ledger: Path, start: Start, allow_first: bool, timeout_s: float, in_step: bool = False) -> str:
+def finish_by_ledger(number: int, ledger: Path, start: Start, allow_first: bool, timeout_s: float, in_step: bool = False) -> str:
     """Carry out the open requeue of `ledger`, and record its end. in_step: see Plan. Raises: FtslurmError."""
     slurm, journal = SlurmClient(timeout_s=timeout_s), Journal(ledger)
     return finish_open_requeue(slurm, number, journal, fold(journal.read().records), start, allow_first, in_step=in_step)
@@ -56,7 +56,7 @@ def main() -> None:
     job, ledger, in_s, watch_s, epilog, allow_first, timeout_s = sys.argv[1:]
     start = Start(float(in_s), float(watch_s), epilog == "1")
     try:
-        print(visible(keep(int(job), Path(ledger), start, allow_first == "1", float(timeout_s), in_step=True)))
+        print(visible(finish_by_ledger(int(job), Path(ledger), start, allow_first == "1", float(timeout_s), in_step=True)))
     except FtslurmError as error:
         print(visible(error), file=sys.stderr)
         sys.exit(error.exit_status)
@@ -91,20 +91,22 @@ def finish_open_requeue(
     plan = plan_for(history, decided.exclude, start, allow_first, here, partial(still_fits, client), in_step)
     job = client.job(number)
     may_go = job.state is JobState.RUNNING and (job.requeue or allow_first) and not runs_again(job, plan)
-    parted = part_first(client, job, history, decided.dead, config) if may_go else Parted()  # else give_back says why it cannot
+    prepared = (
+        prepare_requeue(client, job, history, decided.dead, config) if may_go else Prepared()
+    )  # else follow_recipe says why it cannot
     let_in: frozenset[str] = frozenset()
-    if parted.plain:
+    if prepared.plain:
         client.requeue(number)
-        what = f"{AS_IT_IS}: {parted.plain}"
+        what = f"{AS_IT_IS}: {prepared.plain}"
     else:
-        usual = decided.cause not in DEAD_NODES or parted.done
+        usual = decided.cause not in DEAD_NODES or prepared.done
 
         def write_down(since: float, watched_s: float, others_clean: bool) -> None:
             with suppress(StateError):  # on a full disk only the next start is a guess again, and a held job must continue
                 journal.append([CleanUpBegan(time.time(), decided.id, since, usual, watched_s, others_clean)])
 
-        given = give_back(client, number, plan, slurms_clock(config), write_down)
-        what, let_in = given.what + (f"; {parted.what}" if parted.what else ""), given.let_in
+        given = follow_recipe(client, number, plan, slurms_clock(config), write_down)
+        what, let_in = given.what + (f"; {prepared.what}" if prepared.what else ""), given.let_in
     what += _next_start(client, number, decided.dead, config)
     what += f", finished {outsider}" if outsider else ""
     journal.append([CarriedOut(time.time(), decided.id, True, what, tuple(sorted(let_in)))])
@@ -137,5 +139,4 @@ def _next_start(client: SlurmClient, number: int, dead: Sequence[str], config: M
 
 def _may_live_s(config: Mapping[str, str]) -> float:
     """How long a step of a requeued job may run on, seconds, an upper limit."""
-    kill_wait = config.get("KillWait", "").partition(" ")[0]
-    return max(0.0, float(kill_wait) - SPARE_S) if kill_wait.isdigit() else 0.0
+    return max(0.0, conf_seconds(config.get("KillWait", "")) - SPARE_S)

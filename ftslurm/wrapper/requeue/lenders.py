@@ -68,7 +68,7 @@ class Lenders(Value):
     # --- checking a node
 
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
-        """See effects.Scheduler."""
+        """See ports.Scheduler."""
         from ftslurm.wrapper.node_check import read_check
 
         try:
@@ -210,7 +210,7 @@ class Lenders(Value):
         return frozenset(over)
 
     def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
-        """See effects.Scheduler; a donor job that is never reached ends with our job."""
+        """See ports.Scheduler; a donor job that is never reached ends with our job."""
         self._donors.update(jobs)
         left = self._end(jobs)
         return LoansEnded(self._end_later(left) if left else ())
@@ -254,14 +254,14 @@ class Lenders(Value):
         return tuple(int(word) for word in done.stdout.split() if word.isascii() and word.isdecimal()) if done.status == 0 else ()
 
     def call_off(self) -> None:
-        """See effects.Scheduler."""
+        """See ports.Scheduler."""
         self._over.set()
         self._end(sorted(self._donors))
 
     # --- giving nodes back
 
     def release(self, nodes: Sequence[str]) -> NodesReleased:
-        """See effects.Scheduler."""
+        """See ports.Scheduler."""
         try:
             ours = self.client.job(self.job)
             kept = [node for node in ours.nodes if node not in set(nodes)]

@@ -3,10 +3,12 @@
 Slurm accepts a new ExcNodeList and start time only for a pending job, and a requeue sends SIGTERM to the whole job. So: requeue
 it, exclude nodes, set the start time. A step of the job does this, and the scheduler cannot start the job before that step has
 ended. Anybody else requeues it held, and releases it at the end; then Slurm computes its priority anew, also one that an operator
-has set (a requeue alone keeps it). The start time must be in the
-future when the clean-up ends, or Slurm adds its 121 s. If the length of the clean-up is unknown, a safely late time is set first;
-the job's NodeList shows the nodes that are not clean yet, and when only our own remains, the start time is moved to what that one
-still needs. Seen on 22.05, 24.11 and 26.05: docs/slurm-facts.md, "The 121 seconds" and "Changes to a requeued job".
+has set (a requeue alone keeps it).
+
+The start time must be in the future when the clean-up ends, or Slurm adds its 121 s. If the length of the clean-up is unknown, a
+safely late time is set first; the job's NodeList shows the nodes that are not clean yet, and when only our own remains, the start
+time is moved to what that one still needs. Seen on 22.05, 24.11 and 26.05: docs/slurm-facts.md, "The 121 seconds" and "Changes to
+a requeued job".
 
 An expedited job (`sbatch --requeue=expedite`, 25.11 and later) has no such delay: without a start time it runs again a tenth of a
 second after the clean-up. Source: slurmctld's batch_requeue_fini(); seen on 26.05.
@@ -98,10 +100,10 @@ class SlurmOutage:
     def await_steps(
         self, ended: Callable[[], Collection[str]], listed: Callable[[], Collection[str] | None], pause: Callable[[float], None]
     ) -> bool:
-        """Wait until no step that has ended is left, for as long as one may be late; was there any?
+        """Wait until no step that has ended is left, for as long as one may be late. Gives whether there was any.
 
         ended: those known to be left. listed: those that may be, None: nobody knows; asked for after an outage for sure. pause:
-        waits for so many seconds.
+        waits for the given number of seconds.
         """
         waited = False
         while self._back is not None and self._clock() - self._back < RESEND_S:
@@ -152,7 +154,7 @@ class Plan(Value):
     in_step: bool = False
 
 
-class GivenBack(Value):
+class Requeued(Value):
     """what: was done, in words. let_in: nodes to exclude without which the job could never start, so that it keeps them."""
 
     what: str
@@ -172,10 +174,10 @@ def runs_again(job: JobView, plan: Plan) -> bool:
     return plan.schedule is not None and job.restarts > plan.schedule and job.state is not JobState.PENDING
 
 
-def give_back(
+def follow_recipe(
     client: SlurmClient, number: int, plan: Plan, clock: Callable[[], float],
     began: Began | None = None, pause: Callable[[float], None] = time.sleep,
-) -> GivenBack:  # fmt: skip
+) -> Requeued:  # fmt: skip
     """Follow the recipe from any state of the job.
 
     clock: Unix seconds, slurmctld's (`slurms_clock`). began: is called with what CleanUpBegan holds. pause: waits for the given
@@ -187,7 +189,7 @@ def give_back(
     if is_over(job):  # Slurm would requeue even a cancelled job as long as it remembers it
         raise SlurmRefused(f"job {number} is over ({job.state.value})", hint="submit it again")
     if runs_again(job, plan):
-        return GivenBack(RUNS_AGAIN)
+        return Requeued(RUNS_AGAIN)
     requeued_now, stays_held = job.state is not JobState.PENDING, job.to_be_held
     if requeued_now:
         _requeue(client, job, plan)
@@ -214,7 +216,7 @@ def give_back(
     without = f" without {', '.join(sorted(plan.exclude))}" if plan.exclude else ""
     taken = f" ({', '.join(sorted(named))} taken off its --nodelist)" if named else ""
     kept = f"; {', '.join(sorted(let_in))} not excluded: Slurm could never start the job without" if let_in else ""
-    return GivenBack(f"requeued{without}{taken}{kept}{said}", let_in)
+    return Requeued(f"requeued{without}{taken}{kept}{said}", let_in)
 
 
 def _never_without(job: JobView, plan: Plan) -> frozenset[str]:
@@ -244,8 +246,8 @@ def slurms_lead_s(config: Mapping[str, str]) -> float:
 def _start_in(
     client: SlurmClient, job: JobView, plan: Plan, clock: Callable[[], float], first: float, since: float, watch: bool
 ) -> str:  # fmt: skip
-    """Seconds until the start: safely late if other nodes are watched first. since: when the clean-up began. On a busy machine
-    each request takes time, and so does the clean-up.
+    """Set the start time, safely late if other nodes are watched first; gives what Slurm says against it, in words. since: when
+    the clean-up began. On a busy machine each request takes time, and so does the clean-up.
     """
     if not job.completing:
         start = clock() + SOON_S

@@ -19,5 +19,5 @@ child of the shim. When wait says ECHILD there is no descendant any more, whatev
 
 The modules of this package are the source. `tools/one-shim` joins them to `_shim.py`, which the launchers run: eight
 ranks a node that open one file each start sooner from a shared file system than eight that open twenty. Agent and
-controller import the parts that they share with it (the link, the line, the process tree) from here.
+controller import the parts that they share with it (signed connection, session, lease, process tree) from here.
 """

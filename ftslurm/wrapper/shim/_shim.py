@@ -814,7 +814,7 @@ def unfolded(text: str) -> list[int]:
     return found
 
 
-# Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
+# A message that cannot be sent for so long (the other side does not read, or is cut off) ends its connection; a new one follows.
 SEND_TIMEOUT_S = 5.0
 
 
@@ -1159,7 +1159,7 @@ def open_streams() -> tuple[int, ...]:
 
 def complain(text: str) -> None:
     """A line on stderr, if it can be had without waiting for who reads it: it may be said by the one who has to stop the rank.
-    Nothing in it rules a terminal."""
+    What could control a terminal becomes `?`."""
     text = "".join(char if char.isprintable() else "?" for char in text)
     poll = select.poll()
     poll.register(2, select.POLLOUT)
@@ -2200,11 +2200,8 @@ class Session:
             return []
         try:
             messages = receive(self._sock, self._link)
-        except EOFError:
-            self._broken("it hung up")
-            return []
-        except (OSError, LinkError) as error:  # forged or damaged: whoever did that is not in the next connection
-            self._broken(str(error))
+        except (EOFError, OSError, LinkError):  # hung up; or forged or damaged: whoever did that is not in the next connection
+            self._redial()
             return []
         return [message for message in messages if self._is_new(message)]
 
@@ -2212,7 +2209,7 @@ class Session:
         """Do what is due: a beat, a new connection after unanswered beats, or giving up."""
         if self._welcome and now >= self._next_beat:
             if len(self._asked) >= MISSED_BEATS:
-                self._broken("it does not answer")
+                self._redial()
                 return
             self._beat(now)
         if self.lease.not_stopped(now):
@@ -2316,8 +2313,8 @@ class Session:
             return
         try:
             self._sock.sendall(self._link.pack(message))
-        except OSError as error:
-            self._broken(str(error))
+        except OSError:
+            self._redial()
 
     def _give_up(self) -> None:
         if self._sock is not None:
@@ -2329,7 +2326,8 @@ class Session:
         while self._given_up:
             self._given_up.pop().close()
 
-    def _broken(self, why: str) -> None:
+    def _redial(self) -> None:
+        """Give up the connection, and call again."""
         self._give_up()
         self._dial()
 
@@ -2681,7 +2679,7 @@ class Shim:
         poll = self._line.poll
         poll.register(self._wakeup, select.POLLIN)
         while True:
-            # Once more, where the time was up: it may have gone by while we stood still, and SIGCONT came with the end of that.
+            # Poll again after a timeout: it may have passed while we were suspended, and SIGCONT came as that ended.
             ready = poll.poll(self._wait_ms(time.monotonic())) or poll.poll(0)
             self._keep_lease()  # before anything else: we may have stood still, and what waits to be read is old
             for fd, _ in ready:

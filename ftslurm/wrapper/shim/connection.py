@@ -172,7 +172,7 @@ def unfolded(text: str) -> list[int]:
     return found
 
 
-# Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
+# A message that cannot be sent for so long (the other side does not read, or is cut off) ends its connection; a new one follows.
 SEND_TIMEOUT_S = 5.0
 
 

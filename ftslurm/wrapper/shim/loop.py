@@ -73,7 +73,7 @@ class Shim:
         poll = self._line.poll
         poll.register(self._wakeup, select.POLLIN)
         while True:
-            # Once more, where the time was up: it may have gone by while we stood still, and SIGCONT came with the end of that.
+            # Poll again after a timeout: it may have passed while we were suspended, and SIGCONT came as that ended.
             ready = poll.poll(self._wait_ms(time.monotonic())) or poll.poll(0)
             self._keep_lease()  # before anything else: we may have stood still, and what waits to be read is old
             for fd, _ in ready:

@@ -33,7 +33,7 @@ def open_streams() -> tuple[int, ...]:
 
 def complain(text: str) -> None:
     """A line on stderr, if it can be had without waiting for who reads it: it may be said by the one who has to stop the rank.
-    Nothing in it rules a terminal."""
+    What could control a terminal becomes `?`."""
     text = "".join(char if char.isprintable() else "?" for char in text)
     poll = select.poll()
     poll.register(2, select.POLLOUT)

@@ -125,11 +125,8 @@ class Session:
             return []
         try:
             messages = receive(self._sock, self._link)
-        except EOFError:
-            self._broken("it hung up")
-            return []
-        except (OSError, LinkError) as error:  # forged or damaged: whoever did that is not in the next connection
-            self._broken(str(error))
+        except (EOFError, OSError, LinkError):  # hung up; or forged or damaged: whoever did that is not in the next connection
+            self._redial()
             return []
         return [message for message in messages if self._is_new(message)]
 
@@ -137,7 +134,7 @@ class Session:
         """Do what is due: a beat, a new connection after unanswered beats, or giving up."""
         if self._welcome and now >= self._next_beat:
             if len(self._asked) >= MISSED_BEATS:
-                self._broken("it does not answer")
+                self._redial()
                 return
             self._beat(now)
         if self.lease.not_stopped(now):
@@ -241,8 +238,8 @@ class Session:
             return
         try:
             self._sock.sendall(self._link.pack(message))
-        except OSError as error:
-            self._broken(str(error))
+        except OSError:
+            self._redial()
 
     def _give_up(self) -> None:
         if self._sock is not None:
@@ -254,7 +251,8 @@ class Session:
         while self._given_up:
             self._given_up.pop().close()
 
-    def _broken(self, why: str) -> None:
+    def _redial(self) -> None:
+        """Give up the connection, and call again."""
         self._give_up()
         self._dial()
 

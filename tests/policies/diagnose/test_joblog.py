@@ -38,7 +38,7 @@ def book() -> PatternBook:
 def test_one_file_without_labels_is_nobody_s_in_particular() -> None:
     log = read("step 1\n" + TRACE)
     assert [(end.rank, end.node, end.status) for end in log.ends] == [(NO_RANK, NO_NODE, ExitStatus(1))]
-    assert log.assumed and not log.labelled and words(log, NO_RANK).strip().endswith("KeyError: 'lr'")
+    assert log.assumed and words(log, NO_RANK).strip().endswith("KeyError: 'lr'")
 
 
 def test_srun_says_who_failed_and_how() -> None:
@@ -65,14 +65,14 @@ def test_labels_tell_the_ranks_apart_and_slurm_s_own_lines_have_none() -> None:
     text = "".join(f" {rank}: step {step}\n" for step in range(9) for rank in range(3))
     text += "".join(f" 1: {line}\n" for line in TRACE.splitlines())
     log = read(text + "srun: error: n2: task 1: Exited with exit code 1\nsrun: error: n1: tasks 0,2: Killed\n")
-    assert log.labelled and {end.rank: (end.node, end.stopped) for end in log.ends if end.rank != NO_RANK} == {
+    assert {end.rank: (end.node, end.stopped) for end in log.ends if end.rank != NO_RANK} == {
         0: ("n1", True), 1: ("n2", False), 2: ("n1", True),
     }  # fmt: skip
     assert words(log, 1).endswith(TRACE) and "KeyError" not in words(log, 0)
 
 
 def test_of_an_ordinary_program_numbers_with_a_colon_are_no_labels() -> None:
-    assert not read("12: a list of things\nloss 2\nloss 1\n" + TRACE).labelled
+    assert 12 not in {end.rank for end in read("12: a list of things\nloss 2\nloss 1\n" + TRACE).ends}
 
 
 def test_a_node_that_slurm_calls_failed_is_a_fact() -> None:

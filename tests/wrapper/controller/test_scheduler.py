@@ -128,7 +128,7 @@ class Requeue:
 
     def give_back(self, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr("ftslurm.wrapper.requeue.finish.SlurmClient", lambda timeout_s: self.slurm)
-        ended = self.scheduler.requeue("r1-2", ["n2"], Start(4.0), False)
+        ended = self.scheduler.requeue(["n2"], Start(4.0), False)
         told = [record for record in self.journal.read().records if isinstance(record, rec.CarriedOut)]
         assert ended.ok and len(told) == ended.recorded, "once: by who has done it, or else by the judge"
         return ended.why

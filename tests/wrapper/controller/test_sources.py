@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.launchers.step import ProcessStep
+from ftslurm.launchers.step import JoinedSteps, ProcessStep
 from ftslurm.model.events import (
     AgentArrived,
     AgentLost,
@@ -279,13 +279,13 @@ def test_a_shim_that_was_let_go_is_promised_nothing(stage: Stage) -> None:
 
 def test_an_agent_whose_launcher_ends_before_it_has_called_is_lost(stage: Stage) -> None:
     """As with slurmctld away: srun ends, and nobody else would ever tell."""
-    stage.sources.callers.agents_come(["n1"], ProcessStep(["true"], {"PATH": "/usr/bin:/bin"}))
+    stage.sources.callers.agents_come(["n1"], JoinedSteps([(ProcessStep(["true"], {"PATH": "/usr/bin:/bin"}), ())]))
     assert stage.next() == AgentLost("n1", "its launcher exited with status 0")
     stage.quiet()
 
 
 def test_of_an_agent_that_has_called_the_end_of_its_launcher_tells_nothing_more(stage: Stage) -> None:
-    step = ProcessStep(["sleep", "100"], {"PATH": "/usr/bin:/bin"})
+    step = JoinedSteps([(ProcessStep(["sleep", "100"], {"PATH": "/usr/bin:/bin"}), ())])
     stage.sources.callers.agents_come(["n1"], step)
     stage.call(AGENT)
     assert stage.next() == AgentArrived("n1", ())

@@ -14,10 +14,10 @@ from ftslurm.wrapper.requeue.dead_nodes import (
     OWN_NODES,
     Before,
     can_give_back,
+    give_dead_back,
     may_lose_gpus,
-    part_first,
-    part_with_dead,
     plan_before,
+    prepare_requeue,
 )
 from tests.fakes.slurm import FakeSlurm
 
@@ -46,10 +46,10 @@ def given_back(slurm: FakeSlurm, number: int, *gone: str) -> str:
     clock = Clock()
     job = slurm.job(number)
     slurm.requests.clear()
-    parted = part_with_dead(slurm, job, gone, CONFIG, clock, clock.pause)
+    prepared = give_dead_back(slurm, job, gone, CONFIG, clock, clock.pause)
     assert clock.now <= 30.0
-    assert parted.done == ("given back" in parted.what)
-    return parted.what if parted.done else ""
+    assert prepared.done == ("given back" in prepared.what)
+    return prepared.what if prepared.done else ""
 
 
 def changes(slurm: FakeSlurm) -> list[tuple[object, ...]]:
@@ -115,9 +115,9 @@ LEAVES = ["signal_steps", "keep_nodes", "takes_changes"]
 def test_which_job_gives_its_dead_node_back(slurm: FakeSlurm, config: dict[str, str], exclusive: bool, done: list[str]) -> None:
     slurm.dead = {"n2"}
     job = slurm.job(slurm.submit(3, exclusive=exclusive))
-    parted = part_first(slurm, job, History(), {"n2"}, config)
-    assert [name for name, *_ in changes(slurm)] == done and not parted.plain
-    assert parted.done == bool(done) and (OWN_NODES in parted.what) == (exclusive and not done and config != NO_DBD)
+    prepared = prepare_requeue(slurm, job, History(), {"n2"}, config)
+    assert [name for name, *_ in changes(slurm)] == done and not prepared.plain
+    assert prepared.done == bool(done) and (OWN_NODES in prepared.what) == (exclusive and not done and config != NO_DBD)
 
 
 @pytest.mark.parametrize(("config", "patience_s"), [(DBD, DATABASE_S), (NO_DBD, 0.0)])
@@ -125,7 +125,7 @@ def test_of_a_job_that_has_lost_nodes_slurm_may_take_no_change(
     slurm: FakeSlurm, config: dict[str, str], patience_s: float
 ) -> None:
     job = slurm.job(number := slurm.submit(2))
-    assert not part_first(slurm, job, BEGAN_WITH_3, (), config).plain
+    assert not prepare_requeue(slurm, job, BEGAN_WITH_3, (), config).plain
     assert changes(slurm) == [("takes_changes", number, patience_s)]
 
 

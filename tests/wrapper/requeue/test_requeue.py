@@ -13,7 +13,7 @@ from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import fold
 from ftslurm.model.record import CarriedOut, Decided, Reinstated, RunBegan
 from ftslurm.slurm.client import JobState, JobView
-from ftslurm.wrapper.requeue.requeue import RUNS_AGAIN, Plan, give_back, plan_for, slurms_clock, start_when_clean
+from ftslurm.wrapper.requeue.requeue import RUNS_AGAIN, Plan, follow_recipe, plan_for, slurms_clock, start_when_clean
 from tests.fakes.slurm import FakeSlurm
 
 NOBODY: frozenset[str] = frozenset()
@@ -38,9 +38,9 @@ class Cluster:
     def __post_init__(self) -> None:
         self.slurm = FakeSlurm([f"n{n}" for n in range(1, 7)], self.time, clean_up_s=2.0)
 
-    def give_back(self, job: int, exclude: Iterable[str] = (), ours: Iterable[str] = (), allow_first: bool = False) -> str:
+    def follow_recipe(self, job: int, exclude: Iterable[str] = (), ours: Iterable[str] = (), allow_first: bool = False) -> str:
         plan = Plan(frozenset(exclude), frozenset(ours), Start(4.0), allow_first)
-        return give_back(self.slurm, job, plan, lambda: self.time.now).what
+        return follow_recipe(self.slurm, job, plan, lambda: self.time.now).what
 
     def runs_within(self, job: int, seconds: float) -> float:
         """Seconds until the job runs again."""
@@ -58,7 +58,7 @@ def test_a_running_job_comes_back_on_other_nodes_within_seconds() -> None:
     cluster = Cluster()
     job = cluster.slurm.submit(2)
     assert cluster.slurm.job(job).nodes == ("n1", "n2")
-    said = cluster.give_back(job, ["n2"])
+    said = cluster.follow_recipe(job, ["n2"])
     assert cluster.changes() == ["requeue_held", "exclude", "start_at", "release"]
     assert "n2" in said
     assert cluster.runs_within(job, 10) <= 5
@@ -74,7 +74,7 @@ def test_an_expedited_job_needs_no_start_time_and_runs_as_soon_as_its_nodes_are_
         cluster.slurm.requeue_held(job)
         cluster.time.now += 60
     cluster.slurm.requests.clear()
-    cluster.give_back(job, ["n2"])
+    cluster.follow_recipe(job, ["n2"])
     assert cluster.changes() == [*(["requeue_held"] if completing else []), "exclude", "release"]
     assert cluster.runs_within(job, 3) <= 2.5
     view = cluster.slurm.job(job)
@@ -85,7 +85,7 @@ def test_the_job_is_held_before_anything_else_so_that_nobody_schedules_it_meanwh
     cluster = Cluster()
     cluster.slurm.clean_up_s = 0.0
     job = cluster.slurm.submit(2)
-    cluster.give_back(job, ["n2"])
+    cluster.follow_recipe(job, ["n2"])
     assert cluster.changes()[0] == "requeue_held" and cluster.changes()[-1] == "release"
 
 
@@ -93,7 +93,7 @@ def test_a_step_of_the_job_does_not_hold_it_so_that_an_operators_priority_stays(
     cluster = Cluster()
     job = cluster.slurm.submit(2)
     plan = Plan(frozenset({"n2"}), frozenset(), Start(4.0), here="n1", in_step=True)
-    give_back(cluster.slurm, job, plan, lambda: cluster.time.now)
+    follow_recipe(cluster.slurm, job, plan, lambda: cluster.time.now)
     assert cluster.changes() == ["requeue", "exclude", "start_at"]
     assert cluster.runs_within(job, 10) <= 5
     assert cluster.slurm.job(job).nodes == ("n1", "n3")
@@ -103,7 +103,9 @@ def test_it_is_held_where_slurm_refuses_to_exclude_the_node() -> None:
     cluster = Cluster()
     job = cluster.slurm.submit(2)
     with pytest.raises(SlurmRefused):
-        give_back(cluster.slurm, job, Plan(frozenset({"n77"}), frozenset(), Start(4.0), in_step=True), lambda: cluster.time.now)
+        follow_recipe(
+            cluster.slurm, job, Plan(frozenset({"n77"}), frozenset(), Start(4.0), in_step=True), lambda: cluster.time.now
+        )
     assert cluster.slurm.job(job).held
 
 
@@ -113,7 +115,7 @@ def test_a_job_that_somebody_has_held_while_it_ran_waits_for_his_release() -> No
     job = cluster.slurm.submit(2)
     ran = cluster.slurm._jobs[job]
     ran.view = replace(ran.view, to_be_held=True)
-    assert "stays held" in cluster.give_back(job, ["n2"])
+    assert "stays held" in cluster.follow_recipe(job, ["n2"])
     assert cluster.changes() == ["requeue_held", "exclude", "start_at"]
     view = cluster.slurm.job(job)
     assert (view.state, view.held, view.excluded) == (JobState.PENDING, True, {"n2"})
@@ -122,13 +124,13 @@ def test_a_job_that_somebody_has_held_while_it_ran_waits_for_his_release() -> No
 def test_a_requeue_that_isolates_nothing_leaves_the_user_s_own_exclusions() -> None:
     cluster = Cluster()
     job = cluster.slurm.submit(2)
-    cluster.give_back(job)
+    cluster.follow_recipe(job)
     cluster.runs_within(job, 10)
     cluster.slurm.requeue_held(job)
     cluster.slurm.exclude(job, ["n5"])
     cluster.slurm.release(job)
     cluster.runs_within(job, 200)
-    cluster.give_back(job, ["n1"])
+    cluster.follow_recipe(job, ["n1"])
     assert cluster.slurm.job(job).excluded == {"n1", "n5"}
 
 
@@ -138,7 +140,7 @@ def test_a_node_that_was_asked_for_by_name_is_taken_off_that_list() -> None:
     cluster.slurm.require(job, ["n1", "n3"])
     cluster.slurm.release(job)
     assert cluster.slurm.job(job).nodes == ("n1", "n3")
-    said = cluster.give_back(job, ["n1"])
+    said = cluster.follow_recipe(job, ["n1"])
     assert "n1 taken off its --nodelist" in said
     cluster.runs_within(job, 10)
     view = cluster.slurm.job(job)
@@ -148,9 +150,9 @@ def test_a_node_that_was_asked_for_by_name_is_taken_off_that_list() -> None:
 def test_nodes_that_were_ours_and_may_come_back_come_back() -> None:
     cluster = Cluster()
     job = cluster.slurm.submit(2)
-    cluster.give_back(job, ["n1", "n2"])
+    cluster.follow_recipe(job, ["n1", "n2"])
     cluster.runs_within(job, 10)
-    cluster.give_back(job, ["n2", "n3"], ours=["n1", "n2"])
+    cluster.follow_recipe(job, ["n2", "n3"], ours=["n1", "n2"])
     assert cluster.slurm.job(job).excluded == {"n2", "n3"}
 
 
@@ -163,7 +165,7 @@ def test_a_job_that_a_former_try_left_held_is_let_go(completing: bool) -> None:
         cluster.time.now += 60
         assert not cluster.slurm.job(job).completing
     cluster.slurm.requests.clear()
-    cluster.give_back(job, ["n2"])
+    cluster.follow_recipe(job, ["n2"])
     assert "requeue_held" not in cluster.changes(), "it is held already; once more would count as another restart"
     assert cluster.runs_within(job, 10) <= 5
     assert cluster.slurm.job(job).excluded == {"n2"} and cluster.slurm.job(job).restarts == 1
@@ -174,7 +176,7 @@ def test_a_job_that_already_waits_unheld_is_kept_off_the_bad_node_too() -> None:
     job = cluster.slurm.submit(6)
     other = cluster.slurm.submit(6)
     assert cluster.slurm.job(other).state is JobState.PENDING
-    cluster.give_back(other, ["n2"])
+    cluster.follow_recipe(other, ["n2"])
     assert cluster.slurm.job(other).excluded == {"n2"} and not cluster.slurm.job(other).held
     assert "release" not in cluster.changes() and "requeue_held" not in cluster.changes()
     assert cluster.slurm.job(job).state is JobState.RUNNING
@@ -190,7 +192,7 @@ def test_a_job_that_is_over_is_not_brought_back(state: JobState, later_s: float)
     cluster.time.now += later_s
     assert cluster.slurm.job(job).completing == (later_s == 0.0)
     with pytest.raises(SlurmRefused, match=f"job {job} is over"):
-        cluster.give_back(job, ["n2"])
+        cluster.follow_recipe(job, ["n2"])
     assert cluster.changes() == []
 
 
@@ -198,21 +200,21 @@ def test_a_job_that_may_not_be_requeued_is_left_running() -> None:
     cluster = Cluster()
     job = cluster.slurm.submit(2, requeue=False)
     with pytest.raises(SlurmRefused):
-        cluster.give_back(job, ["n2"])
+        cluster.follow_recipe(job, ["n2"])
     assert cluster.slurm.job(job).state is JobState.RUNNING
 
 
 def test_unless_that_was_asked_for() -> None:
     cluster = Cluster()
     job = cluster.slurm.submit(2, requeue=False)
-    cluster.give_back(job, ["n2"], allow_first=True)
+    cluster.follow_recipe(job, ["n2"], allow_first=True)
     assert cluster.changes()[:2] == ["allow_requeue", "requeue_held"]
     cluster.runs_within(job, 10)
 
 
 def test_a_job_that_may_be_requeued_is_not_changed_for_it() -> None:
     cluster = Cluster()
-    cluster.give_back(cluster.slurm.submit(2), ["n2"], allow_first=True)
+    cluster.follow_recipe(cluster.slurm.submit(2), ["n2"], allow_first=True)
     assert "allow_requeue" not in cluster.changes()
 
 
@@ -220,18 +222,18 @@ def test_a_job_without_a_script_is_refused_in_slurm_s_words() -> None:
     cluster = Cluster()
     job = cluster.slurm.submit(2, batch=False)
     with pytest.raises(SlurmRefused, match="batch"):
-        cluster.give_back(job)
+        cluster.follow_recipe(job)
     assert cluster.slurm.job(job).state is JobState.RUNNING
 
 
 def test_an_unknown_job_and_a_silent_slurm_are_told_apart() -> None:
     cluster = Cluster()
     with pytest.raises(UnknownJob):
-        cluster.give_back(99)
+        cluster.follow_recipe(99)
     job = cluster.slurm.submit(2)
     cluster.slurm.away = True
     with pytest.raises(SlurmUnavailable):
-        cluster.give_back(job)
+        cluster.follow_recipe(job)
 
 
 class Moody(FakeSlurm):
@@ -255,16 +257,16 @@ def test_a_job_left_half_way_is_held_and_the_next_try_finishes_it(request_: str,
     job = slurm.submit(2)
     plan = Plan(frozenset({"n2"}), NOBODY, Start(4.0))
     with pytest.raises(type(error)):
-        give_back(slurm, job, plan, slurm.clock)
+        follow_recipe(slurm, job, plan, slurm.clock)
     assert slurm.job(job).held, "not on a bad node, and not lost"
-    give_back(slurm, job, plan, slurm.clock)
+    follow_recipe(slurm, job, plan, slurm.clock)
     assert not slurm.job(job).held and slurm.job(job).excluded == {"n2"} and slurm.job(job).restarts == 1
 
 
 def test_a_start_time_that_slurm_refuses_costs_time_and_not_the_job() -> None:
     slurm = Moody("start_at", SlurmRefused("Requested start time is invalid"))
     job = slurm.submit(2)
-    said = give_back(slurm, job, Plan(frozenset({"n2"}), NOBODY, Start(4.0)), slurm.clock).what
+    said = follow_recipe(slurm, job, Plan(frozenset({"n2"}), NOBODY, Start(4.0)), slurm.clock).what
     assert "start time is invalid" in said and not slurm.job(job).held
 
 
@@ -279,7 +281,7 @@ def test_a_node_without_which_slurm_could_never_start_the_job_is_not_excluded(fi
 
     job = cluster.slurm.submit(2, hold=True)
     cluster.slurm.exclude(job, ["n5"])
-    given = give_back(cluster.slurm, job, Plan(frozenset({"n2"}), NOBODY, Start(4.0), fits=answer), cluster.time)
+    given = follow_recipe(cluster.slurm, job, Plan(frozenset({"n2"}), NOBODY, Start(4.0), fits=answer), cluster.time)
     assert asked == [(JobState.PENDING, {"n5"}, {"n2"})], "a job that waits shows all that it asks for"
     assert cluster.slurm.job(job).excluded == excluded and not cluster.slurm.job(job).held
     assert given.let_in == {"n2"} - excluded and ("n2 not excluded" in given.what) is (fits is False)
@@ -313,10 +315,10 @@ def test_a_job_that_was_requeued_and_runs_again_is_left_alone() -> None:
     """Whoever had decided it was killed, or stood still, before it could write that it was done."""
     cluster = Cluster()
     job = cluster.slurm.submit(2)
-    assert "without n2" in give_back(cluster.slurm, job, in_scheduling(0), cluster.time).what
+    assert "without n2" in follow_recipe(cluster.slurm, job, in_scheduling(0), cluster.time).what
     cluster.runs_within(job, 10)
     cluster.slurm.requests.clear()
-    assert give_back(cluster.slurm, job, in_scheduling(0), cluster.time).what == RUNS_AGAIN
+    assert follow_recipe(cluster.slurm, job, in_scheduling(0), cluster.time).what == RUNS_AGAIN
     assert cluster.changes() == [] and cluster.slurm.job(job).state is JobState.RUNNING
 
 
@@ -325,9 +327,9 @@ def test_one_that_runs_as_it_did_when_it_was_decided_is_requeued(schedule: int |
     """Also where nobody knows when that was."""
     cluster = Cluster()
     job = cluster.slurm.submit(2)
-    cluster.give_back(job)
+    cluster.follow_recipe(job)
     cluster.runs_within(job, 10)
-    assert "without n2" in give_back(cluster.slurm, job, in_scheduling(schedule), cluster.time).what
+    assert "without n2" in follow_recipe(cluster.slurm, job, in_scheduling(schedule), cluster.time).what
     assert cluster.slurm.job(job).restarts == 2
 
 
@@ -342,7 +344,7 @@ def watched(cluster: Cluster, job: int, watch_s: float = 9.0, epilog: bool = Fal
         cluster.time.now += seconds
 
     plan = Plan(NOBODY, NOBODY, Start(6.0, watch_s, epilog), here=here)
-    said = give_back(cluster.slurm, job, plan, cluster.time, pause=pause).what
+    said = follow_recipe(cluster.slurm, job, plan, cluster.time, pause=pause).what
     return said, cluster.time.now - began
 
 
@@ -399,7 +401,7 @@ def test_whoever_dies_while_watching_leaves_a_start_below_slurm_s_own() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        give_back(cluster.slurm, job, Plan(NOBODY, NOBODY, Start(6.0, 9.0), here="n1"), cluster.time, pause=killed)
+        follow_recipe(cluster.slurm, job, Plan(NOBODY, NOBODY, Start(6.0, 9.0), here="n1"), cluster.time, pause=killed)
     assert not cluster.slurm.job(job).held
     assert 90 < cluster.runs_within(job, 110) <= 101
 
@@ -413,7 +415,7 @@ def test_somebody_on_none_of_the_nodes_needs_no_guess(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("time.sleep", pause)
     job = cluster.slurm.submit(2)
-    give_back(cluster.slurm, job, Plan(NOBODY, NOBODY, Start(6.0)), cluster.time)
+    follow_recipe(cluster.slurm, job, Plan(NOBODY, NOBODY, Start(6.0)), cluster.time)
     cluster.slurm.start_at(job, int(cluster.time.now) + 100)
     assert "clean" in start_when_clean(cluster.slurm, job, 600.0, cluster.time)
     assert cluster.runs_within(job, 5) <= 3.0
