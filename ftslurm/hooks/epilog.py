@@ -90,7 +90,7 @@ SPARE_S = 15.0
 
 
 def clean(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
-    """Whatever it finds, the job is not failed for it: it is over. A node that cannot be cleaned is drained."""
+    """Clean up after a job. Nothing that is found fails the job, which is over; a node that cannot be cleaned is drained."""
     deadline = time.monotonic() + LIMITS_S["epilog"] - SPARE_S
     facts = job_facts(env)
     admin = SlurmAdmin(settings.slurm_timeout_s)

@@ -214,7 +214,7 @@ def read_settings(path: Path) -> HookSettings:
     return settings
 
 
-# --- the edge of every script that Slurm runs: whatever goes wrong in it is its own trouble and never a node's or a job's
+# --- the edge of every script that Slurm runs: an error of the script never counts against a node or a job
 
 Work = Callable[[HookSettings, Mapping[str, str]], tuple[bool, str]]
 
@@ -238,7 +238,7 @@ def run_hook(name: str, node: str, work: Work) -> None:
 
 
 def tell(sentence: str) -> None:
-    """To the system's log, and to whoever looks at what slurmd keeps."""
+    """Write the sentence to the system's log, and to stderr, which slurmd may keep."""
     sentence = one_line(sentence)
     syslog.openlog("ftslurm", syslog.LOG_PID, syslog.LOG_DAEMON)
     syslog.syslog(sentence)

@@ -89,7 +89,7 @@ def clear_leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) 
 
 
 def _clear(settings: HookSettings, memory: Memory, case: Case, left: Left, deadline: float) -> tuple[tuple[Process, ...], str]:
-    """Puts it on record and away. Gives processes that could not be ended; else why something stays, or nothing."""
+    """Record what is left, and clear it away. Gives processes that could not be ended; else why something stays, or nothing."""
     with suppress(FtslurmError, OSError):  # without a record they are cleared away all the same
         memory.keep_evidence(f"{case.job}.{case.node}.txt", _evidence(case, left))
     stuck, why = _end(settings, case, left.processes, deadline)
@@ -144,7 +144,7 @@ def _untouchable(admin: SlurmAdmin, node: str, user_id: int, number: int = 0) ->
 
 
 def _end(settings: HookSettings, case: Case, doomed: tuple[Process, ...], deadline: float) -> tuple[tuple[Process, ...], str]:
-    """Until a look finds none: gives those that cannot be ended, or why others stay.
+    """End processes until a look finds none; gives those that cannot be ended, or why others stay.
 
     Only what was sent SIGKILL and stays in uninterruptible sleep cannot be ended, if no user can have caused that sleep. Any
     other had no time yet, is new, or is held by one who traces it: a user can cause that, and drains no node by it.
@@ -202,7 +202,7 @@ def _end_at_one_stroke(whose: LeftoversOf) -> tuple[Process, ...]:
 
 
 def _end_in_groups(whose: LeftoversOf) -> None:
-    """Whatever is in a cgroup of a job's that holds nothing but leftovers ends there: no signal lets it go on or fork."""
+    """Kill all in each cgroup of a job that holds nothing but leftovers: frozen, they cannot fork, and no signal wakes them."""
     ended: set[Path] = set()
     tried: set[Path] = set()
     for one in rules.leftover_processes(procs.all_processes(), whose):
@@ -264,7 +264,7 @@ def _lines(left: Left) -> Iterator[str]:
 
 
 def _drained(facts: JobFacts, admin: SlurmAdmin, memory: Memory, stuck: tuple[Process, ...]) -> str:
-    """Nothing may start anew beside them. The health check undrains the node once they have gone."""
+    """Drain the node: nothing may start while these processes stay. The health check undrains it once they have gone."""
     few = stuck[:MAX_LISTED]
     what = one_line(_outliving(few, str(facts.job)))
     memory.alter(lambda known: replace(known, stuck=(*known.stuck, *few), drained=True))

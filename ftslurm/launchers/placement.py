@@ -183,7 +183,7 @@ def _tasks(options: Sequence[str], env: Mapping[str, str], count: int, granted: 
 
 
 def _on_fewer(tasks: int, count: int, width: int) -> int:
-    """Never more on a node than it had among `width`: its cores and devices are for so many."""
+    """Never more on a node than it had among `width`: it has cores and devices for no more."""
     return tasks if count >= width else max(1, tasks // width) * count
 
 

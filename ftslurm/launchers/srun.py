@@ -111,7 +111,7 @@ def own_step_env(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def beside_argv(nodes: Sequence[str], name: str, argv: Sequence[str], job: int = 0) -> tuple[str, ...]:
-    """An srun that runs `argv` once on each of `nodes`, beside whatever runs there and without taking from it.
+    """An srun that runs `argv` once on each of `nodes`, while other steps run there, and takes no resources from them.
 
     job: the donor job that they belong to, 0 for our own. --no-kill: where a node dies in a job that goes on, it goes on on
     the others.

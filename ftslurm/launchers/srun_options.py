@@ -248,7 +248,7 @@ def said(options: Sequence[str], env: Mapping[str, str], name: str) -> str | Non
 
 
 def without(options: Sequence[str], *names: str) -> tuple[str, ...]:
-    """The options less these, in whatever spelling, values included: `-lN2` less `nodes` is `-l`. The rest stays as given."""
+    """The options without these, in any spelling, values included: `-lN2` less `nodes` is `-l`. The rest stays as given."""
     unwanted = _canonical(names)
     return _all_words(tuple(given for given in argument if given.name not in unwanted) for argument in _read_all(options))
 

@@ -79,7 +79,7 @@ class ProcessStep:
         self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, orphaned: int = 0, unread: bool = False
     ) -> None:
         """quiet: no terminal, no output; for steps the user did not ask for. orphaned: the signal that the launcher's process
-        gets when ours has ended in whatever way, 0 for none. unread: its stdin never has anything and never ends. Raises:
+        gets when ours has ended, also by SIGKILL; 0 for none. unread: its stdin is open and stays empty. Raises:
         CommandMissing, CalledItself, LaunchFailed."""
         sink = subprocess.DEVNULL if quiet else None
         self._errors = _end_of_stderr() if not quiet else None
@@ -149,7 +149,7 @@ class ProcessStep:
         return True
 
     def abandon(self, silently: bool = False) -> None:
-        """The launcher's process goes, whatever it still waits for. srun's child would cancel the step after it (launch.c,
+        """Kill the launcher's process, which may still wait for something. srun's child would cancel the step after it (launch.c,
         _shepherd_spawn; 22.05 to 26.05), so silently means that it goes first."""
         if self._process.poll() is None:
             if silently:

@@ -142,7 +142,7 @@ class Journal:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """Whoever holds it already needs no other."""
+        """Take the lock, unless we hold it already."""
         if self._holds:
             yield
             return
@@ -162,7 +162,7 @@ class Journal:
             yield
 
     def _write(self, records: Sequence[Record], only_next: bool = False) -> bool:
-        """With descriptors of its own: whoever takes all others cannot keep a decision from being written."""
+        """Write with descriptors of its own: a process that has used all others can still write a decision."""
         if self._spares.count != DESCRIPTORS_KEPT:
             self._spares = SpareDescriptors(DESCRIPTORS_KEPT)
         data = b"".join(map(to_line, records))

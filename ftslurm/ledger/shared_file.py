@@ -20,7 +20,7 @@ from ftslurm.system.files import Locked, append, locked, private_folder, read_pr
 # --- reads a user's file safely for a reader with more rights than its owner: the file may be a trap
 # Below the folder that the site names every part is opened by itself, follows no link, belongs to the owner, and can be
 # written by nobody else. The file is a plain one with one name, and small. Opening waits for nobody: a FIFO has no writer.
-# Whatever is odd is refused; nothing here is ever written.
+# Everything else is refused; nothing here is ever written.
 
 # A restart leaves about 1 KB: some thousand of them, read within a few seconds and some 50 MB. The most that can be made of so
 # many bytes costs 15 s, within what an owner's program may use (system/owner.py).

@@ -143,7 +143,8 @@ Runner = Callable[..., CommandResult]
 def run(
     argv: Sequence[str], timeout_s: float, stdin: str = "", env: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> CommandResult:
-    """Run `argv` without a shell, and kill it after `timeout_s`. Slurm's commands are Slurm's own, whatever comes first on PATH.
+    """Run `argv` without a shell, and kill it after `timeout_s`. A command of Slurm's is Slurm's own program, never ftrun under
+    that name (see above).
 
     Raises: CommandMissing if the program does not exist or is not executable; CalledItself.
     """

@@ -168,10 +168,8 @@ def is_there(path: Path) -> bool:
     """Also a link to nowhere, and what we may not reach (root_squash): whoever opens it learns why."""
     try:
         path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, (FileNotFoundError, NotADirectoryError))
     return True
 
 

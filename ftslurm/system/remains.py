@@ -177,7 +177,7 @@ def members(group: Path) -> frozenset[int]:
 
 @contextmanager
 def standing_still(group: Path) -> Iterator[bool]:
-    """Freeze the group; gives whether it is frozen. Thaws it at the end, whoever had frozen it before."""
+    """Freeze the group; gives whether it is frozen. Thaws it at the end, also if somebody had frozen it before."""
     state = _state_file(group)
     if state is None:
         yield False

@@ -292,8 +292,7 @@ def who_has(job: str, passed_over: PassedOver, ledgers: Sequence[str], first_use
     give a file any date. As jobs_of_all.
     """
     told = _told_by_all(HAS, (job,), passed_over, ledgers, first_user_id)
-    found = [(int(said), owner) for owner, said in told if re.fullmatch(rb"\d{1,12}", said)]
-    found.sort(key=lambda each: each[0], reverse=True)
+    found = sorted(((int(said), owner) for owner, said in told if re.fullmatch(rb"\d{1,12}", said)), key=lambda each: -each[0])
     for _, owner in found[1:]:
         passed_over(f"the ledger of job {job} that {owner.name} has (--user {owner.name} shows it)")
     return found[0][1] if found else None

@@ -130,7 +130,7 @@ TELL_STEP_S = 8.0
 # Why ftrun ends where `scancel JOB.STEP` has ended its step.
 CANCELLED = "the step was cancelled"
 
-# Of srun, where the limit of the step's memory ended a task or a process of it; whatever signal or code that task ended with.
+# srun's status where the memory limit of the step ended a task or a process of it, by any signal or code.
 # Source: srun.c, SIG_OOM (22.05 to 26.05); seen on 22.05.
 OUT_OF_MEMORY = ExitStatus(1)
 

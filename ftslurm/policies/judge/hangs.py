@@ -162,7 +162,7 @@ def _note_lack_of_probe(run: Run, event: ev.ProgramSaid, current: bool, now: Now
 
 
 def _restart_from_now_on(run: Run, what: str) -> list[Decision]:
-    """Does the job want a restart for this hang? Whoever sets a limit (by option or in the program) wants it, unless
+    """Does the job want a restart for this hang? A job that sets a limit (by option or in the program) wants it, unless
     hang-restart is off.
     """
     if run.settings.hang_restart.enabled is not None:
@@ -358,7 +358,7 @@ def _why_left(run: Run, doubt: str) -> str:
 
 
 def _step_reached(run: Run, step: int, first: bool, further: bool, now: Now) -> list[Decision]:
-    """Record it. Training that begins anew is asked for its checkpoint, once in a job. first: of this attempt."""
+    """Record the step. If the training began again at its start, ask people once for its checkpoint. first: of this attempt."""
     progress = run.history.progress
     anew = first and not progress.began_anew and progress.begins_anew(run.facts.step_key, step)
     come = f"the program began again at step {step}, and the attempt before had come to step {progress.last_step}"

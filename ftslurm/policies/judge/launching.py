@@ -167,7 +167,7 @@ def on_rank_claimed_twice(run: Run, event: ev.RankClaimedTwice, now: Now) -> Ans
 
 
 def _in_its_slot(run: Run, task: Task) -> Task:
-    """The task with its slot: srun numbers the nodes of a step in the cluster's order, whatever their slots."""
+    """The task with its slot: srun numbers the nodes of a step in the cluster's order, and not by their slots."""
     if run.places.layout is None or task.node not in run.places.layout.nodes:
         return task
     return replace(task, slot=run.places.layout.nodes.index(task.node))

@@ -160,7 +160,7 @@ def probe_silent(run: Run, now: Now) -> list[Decision]:
 
 
 def on_leases_over(run: Run, now: Now) -> Answer:
-    """The leases have run out: whatever happened there, ranks that were unreachable that long have ended by themselves."""
+    """The leases have run out: ranks that were unreachable for that long have ended by themselves."""
     over = [node for node in run.silent_nodes() if run.fence.over_at(node, run.settings.lease) <= now.mono]
     asked, over = _stopped_with_the_job(run, over, now)
     if asked or not over:

@@ -43,7 +43,7 @@ class EarlierRuns(Value):
     # Those nodes whose ranks have ended once Slurm lists no step of theirs: the only doubt is that their ftrun was killed.
     killed: frozenset[str] = frozenset()
     cut_short: tuple[Record, ...] = ()  # how the previous scheduling ended, if its ftrun could not record it
-    # Earlier steps of this scheduling, whatever Slurm knows of them; their leases may outlive their ftrun.
+    # Earlier steps of this scheduling, also those that Slurm has forgotten; their leases may outlive their ftrun.
     steps_over: frozenset[str] = frozenset()
     loans_left: tuple[int, ...] = ()  # donor jobs that nobody has ended
     # Does Slurm list only steps of `steps_over`, in a job that has lost a node? That node cannot confirm the end of its

@@ -221,7 +221,7 @@ def _end_after(run: Run, trouble: Trouble, now: Now) -> Answer:
 
 
 def _status_after(run: Run, trouble: Trouble) -> int:
-    """The exit status after a warning: a rank that had to be stopped has not done its work, whatever the others returned."""
+    """The exit status after a warning: a rank that had to be stopped has not done its work, even if all others ended well."""
     if run.signal.meaning not in (Meaning.WARNING, Meaning.TOLD_TO_END, Meaning.STOPPED) or trouble.cause not in WILLED:
         return trouble.status
     return max(run.warning_trouble().status, 0 if run.attempt.all_ended else 128 + SIGTERM)

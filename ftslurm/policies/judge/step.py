@@ -370,7 +370,7 @@ class HangSigns:
         self.exit_s: float | None = settings.exit_interval_s  # from then to the end of the last rank; None: no limit
 
     def watch_anew(self) -> HangWatch:
-        """Start all watches anew. Gives what was seen."""
+        """Start all watches again. Gives what was seen until now."""
         before, self.watch = self.watch, HangWatch()
         return before
 

@@ -29,7 +29,7 @@ Look = tuple[int, int, int]
 
 class CheckpointWatch:
     """patterns: as glob(7), without `**`, which would follow links in circles. From here on until `stop` each checkpoint is told
-    once, whatever becomes of it later."""
+    once, also if it is changed or removed later."""
 
     def __init__(self, patterns: tuple[str, ...], settle_s: float, put: Callable[[Event], None]) -> None:
         self._patterns, self._settle_s, self._put = patterns, settle_s, put

@@ -56,7 +56,7 @@ class Diagnosis:
 
         try:
             found = on_the_whole(diagnose(asked.ends, Facts(asked.faults, asked.bad), self.load()), asked)
-        except Exception as error:  # the edge of the judgement: whatever is wrong here, the ladder goes on without it
+        except Exception as error:  # the edge of the judgement: the ladder goes on without a diagnosis
             _log().exception("the classification failed")
             found = unknown(f"the classification failed ({error})")
         return Diagnosed(asked.attempt, found, asked.rank)

@@ -43,7 +43,7 @@ from ftslurm.system.clock import Clock
 from ftslurm.system.processes import callers, pid_space
 from ftslurm.wrapper.controller.orders import RankSetup
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
-from ftslurm.wrapper.controller.survey import Order
+from ftslurm.wrapper.controller.survey import Order, say
 
 if TYPE_CHECKING:
     from ftslurm.launchers.rank_logs import RankLogs
@@ -207,10 +207,11 @@ def _down(nodes: frozenset[str], client: SlurmClient) -> dict[str, str] | None:
 
 
 def suspects(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapping[str, str]:
-    """node -> why it is suspect to this job. A memory that cannot be read is none."""
+    """node -> why it is suspect to this job; people are told where the memory cannot be read, and so no node is avoided."""
     try:
         known = memory.read()
-    except StateError:
+    except StateError as error:
+        say(f"{error}: this job avoids no node that an earlier one excluded")
         return {}
     return suspect_nodes(known, facts.cluster, facts.job, Clock().now().unix, settings)
 
@@ -241,7 +242,7 @@ _COMMAND_MAX = 2000  # characters of it that are told
 def facts_of(
     order: Order, allocation: Allocation, launcher: str, can: frozenset[Capability], resolved: Resolved, mpi_default: str = ""
 ) -> RunFacts:
-    """can: of the launcher, whatever this step rules out. mpi_default: see placement. Raises: UsageError, PolicyError."""
+    """can: of the launcher; this step may rule some out. mpi_default: see placement. Raises: UsageError, PolicyError."""
     command, settings = order.command, resolved.settings
     wide = step_width(order.components, allocation.size, settings.nodes.spares)
     no_swap = why_not_placed(order.components)
@@ -314,7 +315,7 @@ def _to_read(said: str) -> int:
 
 
 def call_read() -> Call:
-    """How whoever called this ftrun takes a failure of its step."""
+    """How the caller of this ftrun (script, shell, program) takes a failure of its step."""
     own = frozenset({"ftrun", Path(sys.argv[0]).name})
     # Slurm's own name of a script says nothing.
     places = [CallPlace(each.text, each.offset, "" if each.name == "slurm_script" else each.name) for each in callers(own)]

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from ftslurm.launchers.rank_logs import RankLogs
 
 
-# --- Joins the parts of one ftrun to a controller, whatever launches its ranks.
+# --- Joins the parts of one ftrun to a controller, for both launchers.
 
 
 def joined(
@@ -148,7 +148,7 @@ def _channel(
     contained = runtimes != {Runtime.NONE}
 
     def channel(launch: int) -> str:
-        """Each time anew: munge's key may have been exchanged since."""
+        """Made for each launch: munge's key may have been exchanged since the last."""
         wanted = ENVIRONMENT if local else settings.nodes.secret  # it does not leave this machine
         word = secret_word(sources.server.secret, wanted, munge, contained, say, file if mounted or wanted == FILE else None)
         return sources.server.channel_text([address] if address else addresses, only=bool(address), word=word, launch=launch)

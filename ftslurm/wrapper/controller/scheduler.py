@@ -83,7 +83,7 @@ class SlurmScheduler(Lenders):
             end_time = int(said.end_time - lead_s) if said.end_time else 0
             began_at = up_since(config)
             up_at = int(began_at - lead_s) if began_at else 0
-            # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
+            # The job was requeued while we were away, and runs again: to us it is one that somebody else requeued.
             state = said.state if job.restarts <= self.restarts else JobState.PENDING.value
             over = self.ended()
             self.outage.note(began, True, up_at)
@@ -111,7 +111,7 @@ class SlurmScheduler(Lenders):
         return done.stdout if done.status == 0 else ""
 
     def _topology(self) -> Topology:
-        """Asked once: it changes when slurmctld is configured anew. Where no node is replaced nobody needs it."""
+        """Asked once: it changes only when slurmctld is reconfigured. Not asked where no node is replaced."""
         if not self._near and self.settings.node_replacement.enabled:
             self._near.append(parse_topology(self._show(SHOW_TOPOLOGY)))
         return self._near[0] if self._near else Topology()

@@ -152,7 +152,7 @@ def _noted(number: int, frame: FrameType | None) -> None:
 AWAY_S = 2.0
 # While messages keep coming, silence is looked at this late at the latest.
 BUSY_S = 1.0
-# epoll_wait(2) takes its time as an int of milliseconds, 24 days; whoever waits for longer looks at the clock in between.
+# epoll_wait(2) takes its time as an int of milliseconds, 24 days; a longer wait looks at the clock in between.
 LONG_S = 86400.0
 # From SIGTSTP to obeying it. Slurm sends it to every process of a job that it will stop two seconds later, and meanwhile the
 # shims ask for their leases to be kept; for somebody at a terminal it is soon enough.

@@ -262,7 +262,7 @@ class Notices:
                 pass
         except StateError as error:
             self._complain(f"{error}; no more notices are sent")
-        except Exception as error:  # the job continues whatever happens here
+        except Exception as error:  # no fault of notices ends the job
             self._complain(f"no more notices are sent: {type(error).__name__}: {error}")
         finally:
             if self._sender is not None and self._sender.stdin is not None:

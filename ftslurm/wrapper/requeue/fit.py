@@ -106,7 +106,7 @@ class FitQuestions(Value):
 
 
 def still_fits(client: SlurmClient, job: JobView, without: frozenset[str]) -> bool | None:
-    """See `Fit.fits`; asked from a step of the job, or by whoever finishes its requeue."""
+    """See `Fit.fits`; asked by a step of the job, or by another caller that finishes its requeue."""
     try:
         nodes = client.nodes()
     except FtslurmError:

@@ -34,7 +34,7 @@ NEAR_S = 10.0
 LOOKS_AT_BOOT = 5
 # Seconds between two attempts to end one, and their number: a day, longer than slurmctld is usually away.
 FIRST_TRY_S, LONGEST_TRY_S, MOST_TRIES = 1.0, 60.0, 1440
-# For srun to start a step, beside the check's own time.
+# For srun to start a step, added to the check's own time.
 STEP_MARGIN_S = 30.0
 # A slurmctld that has just started refuses a step while it does not know yet what nodes have ("Memory required by task is not
 # available"; docs/slurm-facts.md, "Several steps in one allocation"): how many attempts, GATHERS_S apart.
@@ -249,7 +249,7 @@ class Lenders(Value):
             return False
 
     def submitted(self) -> tuple[int, ...]:
-        """Donor jobs of this job that wait or run, whoever submitted them; none if Slurm does not tell."""
+        """Donor jobs of this job that wait or run, also those of an earlier ftrun; none if Slurm does not tell."""
         done = self.run(commands.donors_argv(self.job), self.settings.slurm.timeout_s, env=dict(self.env))
         return tuple(int(word) for word in done.stdout.split() if word.isascii() and word.isdecimal()) if done.status == 0 else ()
 

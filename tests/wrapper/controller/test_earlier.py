@@ -16,10 +16,11 @@ from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated
 from ftslurm.model.record import RunBegan
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.sdk.page import start_ticks
 from ftslurm.system.processes import pid_space
-from ftslurm.wrapper.controller.facts import ftrun_is_gone, tell_others
+from ftslurm.wrapper.controller.facts import ftrun_is_gone, suspects, tell_others
 
 
 @pytest.fixture
@@ -70,3 +71,12 @@ def test_a_memory_of_an_older_version_did_not_know_facts_from_words_and_counts_f
     line = memory.path.read_text()
     memory.path.write_text(line.replace('"v":2', '"v":1') + line)
     assert len(memory.read()) == 1
+
+
+def test_people_hear_that_a_memory_cannot_be_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    memory, facts = NodeMemory(tmp_path), RunFacts("r", "7", "c", 0, "", "train", ("n1",))
+    memory.path.mkdir()
+    assert suspects(memory, facts, Settings()) == {}
+    assert "not a plain file: this job avoids no node that an earlier one excluded" in capfd.readouterr().err.replace(
+        " (check its owner and rights)", ""
+    )
