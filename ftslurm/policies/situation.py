@@ -97,7 +97,7 @@ def situation_of(
     command = history.last_run.step_key if history.last_run is not None else ""
     return Situation(
         cause=cause,
-        what=_what(trouble, cause, faults),
+        what=_what(trouble, faults),
         status=trouble.status,
         history=history,
         settings=settings,
@@ -178,7 +178,7 @@ def _cause(trouble: Trouble, attempt: Attempt, faults: tuple[Fault, ...], bad_no
     return Cause.HARDWARE if trouble.cause is Cause.CRASH and (said or heals) else trouble.cause
 
 
-def _what(trouble: Trouble, cause: Cause, faults: tuple[Fault, ...]) -> str:
+def _what(trouble: Trouble, faults: tuple[Fault, ...]) -> str:
     if trouble.cause in (Cause.DEVICE, Cause.REQUEST) or not faults:
         return trouble.what
     return f"{trouble.what}; {'; '.join(map(str, faults))}"

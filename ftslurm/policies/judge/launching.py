@@ -152,9 +152,9 @@ def on_task_arrived(run: Run, event: ev.TaskArrived, now: Now) -> Answer:
     run.arrive(task)
     run.launch.arrive(task.node, event.step, first=task.rank == 0)
     if len(run.tasks) < event.expected:
-        return _give_up_ended(run, now) or _await_stragglers(run, now)
+        return _give_up_ended(run) or _await_stragglers(run, now)
     if astray := _astray(run):
-        return _give_up_places(run, astray, now)
+        return _give_up_places(run, astray)
     if run.places.layout is not None:
         run.places.choose(replace(run.places.layout, slots=tuple(run.tasks[rank].slot for rank in sorted(run.tasks))))
     return starting.start(run, now)
@@ -163,7 +163,7 @@ def on_task_arrived(run: Run, event: ev.TaskArrived, now: Now) -> Answer:
 def on_rank_claimed_twice(run: Run, event: ev.RankClaimedTwice, now: Now) -> Answer:
     """The step would be waited for without end. Seen on 22.05, where runc gets the batch script's environment."""
     what = f"two tasks say that they are rank {event.rank}, as Slurm has told them (22.05 does, with --container)"
-    return _give_up_places(run, what, now)
+    return _give_up_places(run, what)
 
 
 def _in_its_slot(run: Run, task: Task) -> Task:
@@ -184,12 +184,12 @@ def _astray(run: Run) -> str:
     return ""
 
 
-def _give_up_places(run: Run, what: str, now: Now) -> Answer:
+def _give_up_places(run: Run, what: str) -> Answer:
     """Tasks are on wrong nodes; nothing has been started yet."""
     attempt = run.new_attempt()
     attempt.none_begun()
     attempt.search.fail(what)
-    return _cannot_start(run, what, now)
+    return _cannot_start(run, what)
 
 
 # --- a node that dies while the step starts: srun waits for it, two minutes and more
@@ -256,10 +256,10 @@ def give_up_launcher(run: Run, now: Now) -> Answer:
     """The launcher did not end: nothing may be launched beside it."""
     what = "srun waits for nodes, and could not be ended"
     run.new_attempt().step_end.cannot_end(what)
-    return _cannot_start(run, what, now)
+    return _cannot_start(run, what)
 
 
-def _cannot_start(run: Run, what: str, now: Now) -> Answer:
+def _cannot_start(run: Run, what: str) -> Answer:
     """The step does not start here. A command that has run before may run elsewhere."""
     run.attempt.cannot_stay(what)
     return [Trouble(Cause.LOST if run.attempt.number else Cause.LAUNCH, what, 1)]
@@ -300,10 +300,10 @@ def on_tasks_ended(run: Run, event: ev.TasksEnded, now: Now) -> Answer:
     """Before they called: a container did not start there. The contrast is waited for: other nodes may fare no better."""
     came = {task.node for task in run.tasks.values()}
     run.launch.tasks_ended([node for node in event.nodes if node not in came], event.why)
-    return _give_up_ended(run, now)
+    return _give_up_ended(run)
 
 
-def _give_up_ended(run: Run, now: Now) -> Answer:
+def _give_up_ended(run: Run) -> Answer:
     """Where all nodes but those have come up. Where none has, srun ends."""
     if not (ended := run.launch.ended):
         return []
@@ -312,7 +312,7 @@ def _give_up_ended(run: Run, now: Now) -> Answer:
     if not (came and failed) or not came | failed.keys() >= {*_planned(run)}:
         return []
     what = f"the tasks on {fold_nodes(failed)} ended before the program began: {next(iter(failed.values()))}"
-    return _give_up_nodes(run, what, failed, now)
+    return _give_up_nodes(run, what, failed)
 
 
 def _ended_early(run: Run, node: str) -> str:
@@ -326,14 +326,14 @@ def give_up_stragglers(run: Run, now: Now) -> Answer:
     what = f"no task of the step came up{where} within {run.settings.nodes.straggler_wait_s:g} s of the others"
     against = {node: f"no task came up there, and {why}" for node, why in run.launch.unfit.items() if node in missing}
     against |= {node: _ended_early(run, node) for node in missing if node in run.launch.ended}
-    return _give_up_nodes(run, what, against, now)
+    return _give_up_nodes(run, what, against)
 
 
 def _planned(run: Run) -> tuple[str, ...]:
     return run.places.planned(run.facts)
 
 
-def _give_up_nodes(run: Run, what: str, against: dict[str, str], now: Now) -> Answer:
+def _give_up_nodes(run: Run, what: str, against: dict[str, str]) -> Answer:
     attempt = run.new_attempt()
     attempt.none_begun()
     attempt.hang.blamed = against
@@ -371,7 +371,7 @@ def on_part_ended(run: Run, event: ev.PartEnded, now: Now) -> Answer:
     run.new_attempt()
     ranks = ", ".join(map(str, event.ranks))
     what = f"the step did not come up: the launcher of rank{'s' if len(event.ranks) > 1 else ''} {ranks} ended"
-    return _cannot_start(run, what, now)
+    return _cannot_start(run, what)
 
 
 def on_shim_lost(run: Run, event: ev.ShimLost, now: Now) -> Answer:

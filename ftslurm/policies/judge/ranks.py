@@ -131,8 +131,8 @@ def on_lender_signal(run: Run, event: ev.SignalSeen, now: Now) -> list[Decision]
     return run.ask_slurm_unless_asked(now) if Capability.ASK in run.facts.can else []
 
 
-def _end_loans(run: Run, now: Now) -> Answer:
-    """A loan has ended, though its ranks have not reported that yet."""
+def _lose_loans(run: Run) -> Answer:
+    """Begin trouble where a loan has ended, though its ranks have not reported that yet."""
     if not run.attempt.nodes.returned:
         return []
     what = "; ".join(f"{node} is lent no more: {why}" for node, why in sorted(run.attempt.nodes.returned.items()))
@@ -177,7 +177,7 @@ def on_signal_late(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
 def on_slurm_answered(run: Run, event: ev.SlurmAnswered, now: Now) -> Answer:
     """Slurm's answer while ranks run: about a signal, or about a fault that only a requeue can handle."""
     run.take_answer(event, now)
-    if loan_over := _end_loans(run, now):
+    if loan_over := _lose_loans(run):
         return loan_over
     if run.signal.open:
         return _act_on_meaning(run, None if event.error else ENDING_STATES.get(event.state), now)

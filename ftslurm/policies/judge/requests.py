@@ -154,7 +154,7 @@ def _restart(run: Run, request: Request, now: Now) -> Answer:
         return refuse(run, request, "the job is ending", now)
     if run.phase is not Phase.RUNNING:
         return agree(run, request, "the ranks do not run now; they start again in any case", now, done=True)
-    trouble = Trouble(Cause.REQUEST, _what(run, request), 1)
+    trouble = Trouble(Cause.REQUEST, _in_words(request), 1)
     s = run.situation(trouble, now)
     if why := s.not_in_place or s.others.not_again:
         return refuse(run, request, f"the ranks cannot be restarted in place: {why}", now)
@@ -174,7 +174,7 @@ def _requeue(run: Run, request: Request, now: Now) -> Answer:
         return agree(run, request, "the job is being requeued", now, done=True) if not asked.nodes else []
     if run.phase is Phase.ENDING and not run.end.another_try:
         return refuse(run, request, "the job is ending", now)
-    trouble = Trouble(Cause.REQUEST, _what(run, request), 1)
+    trouble = Trouble(Cause.REQUEST, _in_words(request), 1)
     s = run.situation(trouble, now)
     if run.slurm.away_since is not None and s.slurm is not None and s.slurm.away:
         run.requests.to_consider += (request.number,)  # ftrun waits for slurmctld in any case, and asks again
@@ -190,7 +190,7 @@ def _requeue(run: Run, request: Request, now: Now) -> Answer:
     return [*taken, *enter_request(run, trouble, now)]
 
 
-def _what(run: Run, request: Request) -> str:
+def _in_words(request: Request) -> str:
     return f"{asked_by(request)} asked to {ctl.request_in_words(request.asked)} (request {request.number})"
 
 
@@ -217,7 +217,7 @@ def _exclude(run: Run, request: Request, now: Now) -> Answer:
 
 
 def _leave(run: Run, request: Request, here: list[str], now: Now) -> Answer:
-    trouble = Trouble(Cause.REQUEST, _what(run, request), 1)
+    trouble = Trouble(Cause.REQUEST, _in_words(request), 1)
     out = dict.fromkeys(here, f"excluded by {request.who} (request {request.number})")
     s = run.situation(trouble, now, replace(run.attempt, nodes=replace(run.attempt.nodes, asked_out=out)))
     choice = choose(s)

@@ -399,7 +399,7 @@ class Command:
             except ChildProcessError:
                 return True
             if pid == 0:
-                # Whoever is no child any more has left its own children here before. Only we collect them, so none is missed.
+                # A process that has ended has left us its own children before. Only we collect them, so none is missed.
                 ended = self.beside and (self.status is not None or not self.pid)
                 return bool(ended) and children(os.getpid()) == [self.beside]
             if pid == self.beside:
@@ -823,7 +823,7 @@ GREETING_S = 10.0
 # Who was not answered then waits before it calls again, twice as long each time and not all alike: a call that is given up and
 # made again costs ftrun two greetings, and many of those more than it has time for.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0
-# Where one connection of a step breaks, all of them may: they call again within so long for each rank. ftrun greets about two
+# Where one connection of a step breaks, all of them may: they call again within this time for each rank. ftrun greets about two
 # thousand a second, and its backlog is 4,096 at most.
 SPREAD_S = 2e-4
 
@@ -841,12 +841,12 @@ class NobodyAnswers(OSError):
 
 
 def pause_s(tries: int) -> float:
-    """Before another call, after so many that were not answered; 0 for none."""
+    """Seconds to wait before the next call. tries: calls so far that were not answered."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1)) * (0.5 + os.urandom(1)[0] / 256) if tries else 0.0
 
 
 def spread_s(ranks: int) -> float:
-    """Before the first call again of one of `ranks`, not all alike."""
+    """Seconds to wait before the first new call, at random: `ranks` call again at the same time."""
     return ranks * SPREAD_S * int.from_bytes(os.urandom(2), "big") / 65536
 
 
@@ -971,7 +971,7 @@ class Drill:
             self._share = 0.0
             self._command.freeze()
         elif what == "lost":
-            self._command.freeze()  # so that nobody notices that others end, or starts anew
+            self._command.freeze()  # so that no process sees others end, or starts new ones
             for pid in (*descendants(os.getpid()), os.getpid()):
                 send_signal(pid, signal.SIGKILL)
         elif what == "end":
@@ -1324,7 +1324,7 @@ DELIVER_S = 10.0
 
 
 class Pump:
-    """Carries one stream of one attempt to where it goes, in a thread: whoever reads there may not read."""
+    """Carries one stream of one attempt to where it goes, in a thread: the reader there may be slow, or stopped."""
 
     def __init__(self, source: int, targets: list[_Target], tail: Tail, earlier: list[Pump]) -> None:
         """earlier: what they still have to deliver to the same targets goes first. Raises: ThreadError."""
@@ -1409,7 +1409,7 @@ class Output:
         """Our ends for the command, to be closed once it has them, and the descriptors that it shall have them as.
 
         limit: bytes to keep of each stream; 0: the command gets our own descriptors, and so it does where no pipe, terminal
-        or thread is to be had. It also gets a terminal that it reads from (srun --pty): that is its own to rule.
+        or thread can be made. It also gets a terminal that it reads from (srun --pty), which it controls itself.
         logs: files of the rank's own, "1" or "2" -> (path, label of lines there, do they go where our own stream goes as well,
         label of lines there). there: `piped` of the command that is to be started -> our ends, where it has its
         own already; those that are used go out of it.
@@ -1716,7 +1716,7 @@ TICK_S = 0.01
 def clear_shared_memory(began: float) -> None:
     """Remove what has changed there since `began` (Unix seconds), is ours, and no process has any more. None of this rank runs.
 
-    By a child that does not outlive LOOK_S: whoever looks at the memory of a stuck process may get stuck himself.
+    A child does it, which does not outlive LOOK_S: a look at the memory of a stuck process may itself get stuck.
     """
     left = _left_since(began)
     if not left:
@@ -1858,7 +1858,7 @@ class RankEnding:
 
 # --- A free TCP port for rank 0's rendezvous.
 
-# For rank 0's rendezvous, from so many below the ports of connections (on Linux 20768 to 32767), not those of others' defaults.
+# Of rank 0's rendezvous: one of PORTS below the ports of connections (on Linux 20768 to 32767), and nobody's default.
 PORTS, LOWEST_PORT, PORTS_LEAST, PORT_TRIES, PORT_STRIDE = 12000, 10000, 100, 200, 7919
 POPULAR_PORTS = (25565, 27017, 29400, 29500)  # the last two are torchrun's
 
@@ -2028,7 +2028,7 @@ class Lease:
         self.paused = False  # the controller waits for us: it does not run out
         self._lasts_s = 0.0  # 0: there is none
         self._pause_at: float | None = None  # since when we expect to be stopped
-        self._held_at: float | None = None  # it has run out meanwhile, and counts anew: nothing runs before an answer
+        self._held_at: float | None = None  # it ran out meanwhile, and starts again: nothing runs before an answer
 
     @property
     def held(self) -> bool:
@@ -2081,7 +2081,7 @@ class Lease:
         return self._pause_at is not None and now - self._pause_at >= PAUSE_S
 
     def resume(self, now: float) -> bool:
-        """We run (again). A lease that ran out meanwhile counts anew, but nothing may run before the controller has answered:
+        """We run (again). A lease that ran out meanwhile starts again, but nothing may run before the controller has answered:
         it may have been ended, or have begun without us by somebody else's hand. False where no pause was announced."""
         if self._pause_at is None:
             return False
@@ -2092,7 +2092,7 @@ class Lease:
         return True
 
     def excuse(self, now: float) -> None:
-        """We stood still ourselves, and watch over nothing that may not run beside others: it counts anew."""
+        """Start the lease again: we stood still ourselves, and guard nothing that may not run beside others."""
         if self.until < float("inf"):
             self.until = max(self.until, now + self._lasts_s)
 
@@ -2200,7 +2200,7 @@ class Session:
             return []
         try:
             messages = receive(self._sock, self._link)
-        except (EOFError, OSError, LinkError):  # hung up; or forged or damaged: whoever did that is not in the next connection
+        except (EOFError, OSError, LinkError):  # hung up; or forged or damaged, as in the next it cannot be
             self._redial()
             return []
         return [message for message in messages if self._is_new(message)]
@@ -2819,7 +2819,7 @@ class Shim:
             self._spare.offer(plan, env)
             there = tuple(self._spare.streams)
             ends = self._output.lay(tail, logs, self._spare.streams)
-            if there and self._output.piped != there:  # no thread is to be had for a pump
+            if there and self._output.piped != there:  # no thread could be started for a pump
                 self._spare.drop()
                 there, ends = (), self._output.lay(tail, logs)
         except OSError as error:

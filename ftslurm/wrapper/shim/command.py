@@ -160,7 +160,7 @@ class Command:
             except ChildProcessError:
                 return True
             if pid == 0:
-                # Whoever is no child any more has left its own children here before. Only we collect them, so none is missed.
+                # A process that has ended has left us its own children before. Only we collect them, so none is missed.
                 ended = self.beside and (self.status is not None or not self.pid)
                 return bool(ended) and children(os.getpid()) == [self.beside]
             if pid == self.beside:

@@ -181,7 +181,7 @@ GREETING_S = 10.0
 # Who was not answered then waits before it calls again, twice as long each time and not all alike: a call that is given up and
 # made again costs ftrun two greetings, and many of those more than it has time for.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0
-# Where one connection of a step breaks, all of them may: they call again within so long for each rank. ftrun greets about two
+# Where one connection of a step breaks, all of them may: they call again within this time for each rank. ftrun greets about two
 # thousand a second, and its backlog is 4,096 at most.
 SPREAD_S = 2e-4
 
@@ -199,12 +199,12 @@ class NobodyAnswers(OSError):
 
 
 def pause_s(tries: int) -> float:
-    """Before another call, after so many that were not answered; 0 for none."""
+    """Seconds to wait before the next call. tries: calls so far that were not answered."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1)) * (0.5 + os.urandom(1)[0] / 256) if tries else 0.0
 
 
 def spread_s(ranks: int) -> float:
-    """Before the first call again of one of `ranks`, not all alike."""
+    """Seconds to wait before the first new call, at random: `ranks` call again at the same time."""
     return ranks * SPREAD_S * int.from_bytes(os.urandom(2), "big") / 65536
 
 

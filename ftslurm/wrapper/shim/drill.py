@@ -36,7 +36,7 @@ class Drill:
             self._share = 0.0
             self._command.freeze()
         elif what == "lost":
-            self._command.freeze()  # so that nobody notices that others end, or starts anew
+            self._command.freeze()  # so that no process sees others end, or starts new ones
             for pid in (*descendants(os.getpid()), os.getpid()):
                 send_signal(pid, signal.SIGKILL)
         elif what == "end":

@@ -75,7 +75,7 @@ TICK_S = 0.01
 def clear_shared_memory(began: float) -> None:
     """Remove what has changed there since `began` (Unix seconds), is ours, and no process has any more. None of this rank runs.
 
-    By a child that does not outlive LOOK_S: whoever looks at the memory of a stuck process may get stuck himself.
+    A child does it, which does not outlive LOOK_S: a look at the memory of a stuck process may itself get stuck.
     """
     left = _left_since(began)
     if not left:

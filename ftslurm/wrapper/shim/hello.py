@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # --- A free TCP port for rank 0's rendezvous.
 
-# For rank 0's rendezvous, from so many below the ports of connections (on Linux 20768 to 32767), not those of others' defaults.
+# Of rank 0's rendezvous: one of PORTS below the ports of connections (on Linux 20768 to 32767), and nobody's default.
 PORTS, LOWEST_PORT, PORTS_LEAST, PORT_TRIES, PORT_STRIDE = 12000, 10000, 100, 200, 7919
 POPULAR_PORTS = (25565, 27017, 29400, 29500)  # the last two are torchrun's
 

@@ -99,7 +99,7 @@ class Lease:
         self.paused = False  # the controller waits for us: it does not run out
         self._lasts_s = 0.0  # 0: there is none
         self._pause_at: float | None = None  # since when we expect to be stopped
-        self._held_at: float | None = None  # it has run out meanwhile, and counts anew: nothing runs before an answer
+        self._held_at: float | None = None  # it ran out meanwhile, and starts again: nothing runs before an answer
 
     @property
     def held(self) -> bool:
@@ -152,7 +152,7 @@ class Lease:
         return self._pause_at is not None and now - self._pause_at >= PAUSE_S
 
     def resume(self, now: float) -> bool:
-        """We run (again). A lease that ran out meanwhile counts anew, but nothing may run before the controller has answered:
+        """We run (again). A lease that ran out meanwhile starts again, but nothing may run before the controller has answered:
         it may have been ended, or have begun without us by somebody else's hand. False where no pause was announced."""
         if self._pause_at is None:
             return False
@@ -163,6 +163,6 @@ class Lease:
         return True
 
     def excuse(self, now: float) -> None:
-        """We stood still ourselves, and watch over nothing that may not run beside others: it counts anew."""
+        """Start the lease again: we stood still ourselves, and guard nothing that may not run beside others."""
         if self.until < float("inf"):
             self.until = max(self.until, now + self._lasts_s)

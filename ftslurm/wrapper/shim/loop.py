@@ -213,7 +213,7 @@ class Shim:
             self._spare.offer(plan, env)
             there = tuple(self._spare.streams)
             ends = self._output.lay(tail, logs, self._spare.streams)
-            if there and self._output.piped != there:  # no thread is to be had for a pump
+            if there and self._output.piped != there:  # no thread could be started for a pump
                 self._spare.drop()
                 there, ends = (), self._output.lay(tail, logs)
         except OSError as error:

@@ -198,7 +198,7 @@ DELIVER_S = 10.0
 
 
 class Pump:
-    """Carries one stream of one attempt to where it goes, in a thread: whoever reads there may not read."""
+    """Carries one stream of one attempt to where it goes, in a thread: the reader there may be slow, or stopped."""
 
     def __init__(self, source: int, targets: list[_Target], tail: Tail, earlier: list[Pump]) -> None:
         """earlier: what they still have to deliver to the same targets goes first. Raises: ThreadError."""
@@ -283,7 +283,7 @@ class Output:
         """Our ends for the command, to be closed once it has them, and the descriptors that it shall have them as.
 
         limit: bytes to keep of each stream; 0: the command gets our own descriptors, and so it does where no pipe, terminal
-        or thread is to be had. It also gets a terminal that it reads from (srun --pty): that is its own to rule.
+        or thread can be made. It also gets a terminal that it reads from (srun --pty), which it controls itself.
         logs: files of the rank's own, "1" or "2" -> (path, label of lines there, do they go where our own stream goes as well,
         label of lines there). there: `piped` of the command that is to be started -> our ends, where it has its
         own already; those that are used go out of it.

@@ -125,7 +125,7 @@ class Session:
             return []
         try:
             messages = receive(self._sock, self._link)
-        except (EOFError, OSError, LinkError):  # hung up; or forged or damaged: whoever did that is not in the next connection
+        except (EOFError, OSError, LinkError):  # hung up; or forged or damaged, as in the next it cannot be
             self._redial()
             return []
         return [message for message in messages if self._is_new(message)]
