@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from pre_commit.clientlib import load_config
 
+from ftslurm.cli.ft_launcher.options import parser
+from ftslurm.cli.ftrun_options import options
 from ftslurm.config.catalog_files import load_glossary
+from ftslurm.model.settings import hook_settings
+from ftslurm.model.settings.tree import LEAVES, OTHER_VARIABLES, env_name
 from ftslurm.notify.outbox import KINDS
 from ftslurm.policies.ladder import Cause
 
@@ -43,6 +47,27 @@ def test_the_facts_of_slurm_that_the_code_cites_stand_where_it_says() -> None:
         for found in re.findall(r'docs/slurm-facts\.md[,:] ((?:"[^"]+"(?:, | and )?)+)', text):
             cited += re.findall(r'"([^"]+)"', found)
     assert len(cited) >= 12 and not {*cited} - headings
+
+
+def test_options_variables_and_settings_that_a_text_names_exist() -> None:
+    """In sentences, too: in blocks they are run."""
+    known = {word for option in options.params for word in option.opts}
+    known |= {word for action in parser({})._actions for word in action.option_strings}
+    variables = {*OTHER_VARIABLES, *map(env_name, LEAVES)}
+    settings = {*LEAVES, *hook_settings.LEAVES}
+    settings |= {name.rpartition(".")[0] for name in settings}
+    features = {name.partition(".")[0] for name in LEAVES if "." in name}
+    missing = []
+    for path in (*DOCUMENTS, *ROOT.glob("sbatch-templates/*")):
+        if path.name in ("CHANGELOG.md", "comparison.md"):  # of before; of others
+            continue
+        text = path.read_text()
+        missing += [(path.name, word) for word in re.findall(r"(?<![\w-])--ft-[a-z][\w-]+", text) if word not in known]
+        missing += [(path.name, word) for word in re.findall(r"\bFTRUN_[A-Z_]+[A-Z]", text) if word not in variables]
+        named = re.findall(r"`([a-z_]+(?:\.[a-z_-]+)+)[`:= ]", text)
+        missing += [(path.name, word) for word in named if word.partition(".")[0] in features and word not in settings]
+    # A file, and an answer of the judge.
+    assert {*missing} == {("SECURITY.md", "notify.yaml"), ("ARCHITECTURE.md", "nodes.on_node_silent")}
 
 
 def test_a_variable_is_told_with_all_its_values() -> None:
