@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 
 def ftrun() -> None:
+    gc.disable()  # until run_job has loaded all: nothing of that is garbage, and to look for some would take a tenth of the time
     own_packages_first()
     ended_by_interrupts(True)
     from ftslurm.cli.ftrun import main

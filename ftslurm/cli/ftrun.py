@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -100,7 +99,6 @@ def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, 
 
 
 def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], env: Mapping[str, str]) -> int:
-    gc.disable()  # until run_job has loaded all: nothing of that is garbage, and to look for some would take a tenth of the time
     from ftslurm.config.settings_files import SettingsAsked
     from ftslurm.wrapper.controller.run import run_job
     from ftslurm.wrapper.controller.survey import Order

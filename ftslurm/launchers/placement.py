@@ -23,7 +23,7 @@ from ftslurm.model.values import Value, replace
 # %t is the rank, %o its place in the line's own list, any other %-pair is removed.
 
 # int() refuses very long numbers, and slurmstepd has no other digits.
-_RANKS = re.compile("([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_RANKS = "([0-9]{1,18})(?:-([0-9]{1,18}))?"
 
 
 def parse_multi_prog(text: str, place: str, arguments: tuple[str, ...], tasks: int) -> Mapping[int, tuple[str, ...]]:
@@ -59,7 +59,7 @@ def _ranks(text: str, tasks: int, where: str) -> Iterator[tuple[int, int]]:
         return
     offset = 0
     for part in text.split(","):
-        bounds = _RANKS.fullmatch(part)
+        bounds = re.fullmatch(_RANKS, part)
         if not bounds:
             raise UsageError(f"{where}: `{text}` is not a valid list of ranks", hint="write it as 0-3,7 or *")
         low, high = int(bounds[1]), int(bounds[2] or bounds[1])
@@ -69,13 +69,13 @@ def _ranks(text: str, tasks: int, where: str) -> Iterator[tuple[int, int]]:
 
 
 # What protects, and what is filled in outside of it.
-_FILLED = re.compile(r"""('[^']*'|\\.)|(%.?|")|\\$""", re.DOTALL)
+_FILLED = r"""(?s)('[^']*'|\\.)|(%.?|")|\\$"""
 
 
 def _words(program: str, rank: int, offset: int, where: str) -> tuple[str, ...]:
     known = {"%t": str(rank), "%o": str(offset), '"': r"\""}
     try:
-        return tuple(shlex.split(_FILLED.sub(lambda found: found[1] or known.get(found[2], "''"), program)))
+        return tuple(shlex.split(re.sub(_FILLED, lambda found: found[1] or known.get(found[2], "''"), program)))
     except ValueError:
         raise UsageError(f"{where}: a single quote is not closed", hint="quotes come in pairs") from None
 

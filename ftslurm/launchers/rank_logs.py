@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import PurePosixPath
@@ -40,12 +41,12 @@ def read_target(text: str | None, tasks: int) -> StreamTarget:
         return StreamTarget(StreamKind.ONE, task=task)
     if "\\" in text:  # srun's way to say that nothing is a pattern
         return StreamTarget(StreamKind.FILE, pattern=text.replace("\\", "").replace("%", "%%"))
-    each = any(found[3] in "tnNu" for found in FILE_FIELD.finditer(text) if found[3])
+    each = any(found[3] in "tnNu" for found in re.finditer(FILE_FIELD, text) if found[3])
     return StreamTarget(StreamKind.EACH if each else StreamKind.FILE, pattern=text)
 
 
 def letters_of(pattern: str) -> frozenset[str]:
-    return frozenset(found[3] for found in FILE_FIELD.finditer(pattern) if found[3])
+    return frozenset(found[3] for found in re.finditer(FILE_FIELD, pattern) if found[3])
 
 
 # --- files of their own for ranks, begun anew with each attempt, as torchrun and ft_launcher make them. Pure: the shims open them

@@ -52,9 +52,9 @@ def _open_here(env: Mapping[str, str], me: Identity, why: StateError, say: Calla
 
 
 VARIABLE = "FTSLURM_STATE_DIR"
-_STEP = re.compile(r"(\d+(?:_\d+)?)\.(?:\d+|batch|extern|interactive)(?:\+\d+)?")
+_STEP = r"(\d+(?:_\d+)?)\.(?:\d+|batch|extern|interactive)(?:\+\d+)?"
 # As squeue writes those that wait; a limit behind `%` may follow.
-_ARRAY = re.compile(r"(\d+)(?:_\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)(?:%\d+)?\])?")
+_ARRAY = r"(\d+)(?:_\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)(?:%\d+)?\])?"
 LOCAL_CLUSTER = "local"
 
 
@@ -133,7 +133,7 @@ class Store:
 
     def find(self, job: str) -> tuple[Journal, Contents]:
         """The ledger of `job`: `123`, `123_4`, `local.2`, `cluster.123`, or a step's `123.0`. Raises: UnknownJob, StateError."""
-        names = (job, step[1]) if (step := _STEP.fullmatch(job)) else (job,)
+        names = (job, step[1]) if (step := re.fullmatch(_STEP, job)) else (job,)
         wanted = [path for path in self._paths() if path.stem in names or path.stem.partition(".")[2] in names]
         # The same number on several clusters and locally: Slurm's come before local ones, the latest first.
         wanted.sort(key=lambda path: (path.stem.startswith(f"{LOCAL_CLUSTER}."), -_changed_at(path)))
@@ -150,7 +150,7 @@ class Store:
 
     def tasks(self, array: str) -> list[str]:
         """Those of an array (`28`, `28_[1-10]`) that have ledgers, by number; empty for a job of its own. Raises: StateError."""
-        if (named := _ARRAY.fullmatch(array)) is None:
+        if (named := re.fullmatch(_ARRAY, array)) is None:
             return []
         names = [path.stem.partition(".")[2] for path in self._paths()]
         if array in names:

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 _HUGE = re.compile(r"[0-9]{19}")  # ClusterShell folds no number of a hundred digits, and no node bears one of nineteen
 # ClusterShell knows more: groups (`@all`), whose name it hands to a shell, sums (`n[1-9]!n2`), and steps (`n[1-9/2]`).
 _LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*")
-_NUMBERED = re.compile(r"(.*?)([0-9]{1,18})")
+_NUMBERED = r"(.*?)([0-9]{1,18})"
 _ONE_NUMBER = re.compile(r"([^0-9]*)([0-9]{1,18})")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
@@ -70,7 +70,7 @@ def fold_in_order(nodes: Sequence[str]) -> str:
 
 def _follows(node: str, other: str) -> bool:
     """n09 -> n10, but not n9 -> n10, whose widths differ."""
-    mine, its = _NUMBERED.fullmatch(node), _NUMBERED.fullmatch(other)
+    mine, its = re.fullmatch(_NUMBERED, node), re.fullmatch(_NUMBERED, other)
     if mine is None or its is None or mine[1] != its[1] or len(mine[2]) != len(its[2]):
         return False
     return int(its[2]) == int(mine[2]) + 1

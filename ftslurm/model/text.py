@@ -100,7 +100,7 @@ def fold_numbers(numbers: Iterable[int]) -> str:
 
 # --- names of files by srun(1) "FILENAME PATTERN"
 
-FILE_FIELD = re.compile(r"%(?:(%)|(\d*)([aAjJsutnNx]))")
+FILE_FIELD = r"%(?:(%)|(\d*)([aAjJsutnNx]))"
 MAX_WIDTH = 10  # of zero padding
 ANY = "*"  # in the place of what is not known
 
@@ -117,7 +117,7 @@ def expand_pattern(pattern: str, values: Mapping[str, str], partly: bool = False
         width = 0 if found[3] in "uNx" or first == ANY else min(int(found[2][-9:] or 0), MAX_WIDTH)
         return first.zfill(width) + dot + rest
 
-    return FILE_FIELD.sub(value_of, pattern)
+    return re.sub(FILE_FIELD, value_of, pattern)
 
 
 def file_of_rank(pattern: str, rank: int, node: str) -> str:

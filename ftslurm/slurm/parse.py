@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.events import Preempted
-from ftslurm.model.folds.summary import COMPLETING, SlurmWord
+from ftslurm.model.job import COMPLETING, SlurmWord
 from ftslurm.model.nodes import Topology, expand
 from ftslurm.model.text import megabytes, whole
 from ftslurm.model.values import replace
@@ -397,7 +397,7 @@ def _read_node(line: str) -> NodeView:
         raise SlurmUnavailable("Slurm's answer about its nodes cannot be read: one has no name", _NODES_HINT)
     words = fields.get("State", "")
     partitions = _text(fields.get("Partitions", ""))
-    stamp = _STAMP.search(tail)
+    stamp = re.search(_STAMP, tail)
     return NodeView(
         name=fields["NodeName"],
         state=states.node_state(words),
@@ -419,7 +419,7 @@ def _resources(fields: Mapping[str, str]) -> Resources:
 
 
 # `[root@1795254664]` behind a reason: who gave it, and when; the time is a number, as ANSWER_ENV asks for it.
-_STAMP = re.compile(r" \[([^\[\]\s@]+)@(\d{1,12})\]")
+_STAMP = r" \[([^\[\]\s@]+)@(\d{1,12})\]"
 
 
 def _without_stamp(reason: str) -> str:

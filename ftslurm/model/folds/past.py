@@ -147,7 +147,7 @@ class Exclusions(Value):
 # A failure on thousands of ranks is nobody's in particular; of those that matter a few ranks tell.
 SIGHTINGS_MAX = 1024
 # Process ids, addresses, times, numbers of nodes and steps: they differ though the failure is the same.
-_VARIES = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")
+_VARIES = r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+"
 
 
 class Sighting(Value):
@@ -208,7 +208,7 @@ class Verdicts(Value):
 
 
 def _alike(said: str) -> str:
-    return _VARIES.sub("#", said.lower())
+    return re.sub(_VARIES, "#", said.lower())
 
 
 def _is_rank(text: str) -> bool:

@@ -6,6 +6,7 @@ from functools import reduce
 
 from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.live import RequestReader
 from ftslurm.model.decisions import Decision, Remember
 from ftslurm.model.events import Begun, Event, LedgerFailed
 from ftslurm.model.folds.history import History
@@ -34,6 +35,7 @@ class Controller(Value, frozen=False):
         """Raises: FtslurmError when the job cannot even begin."""
         try:
             self._handle(Begun())
+            self.sources.listen(RequestReader(self.journal.path).look)  # who waits for the first step waits for nothing of this
             if self.live is not None:
                 self.live.start()
             while not self.judge.finished:

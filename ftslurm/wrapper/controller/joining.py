@@ -25,7 +25,6 @@ from ftslurm.launchers.rank_logs import RankFiles
 from ftslurm.launchers.srun import BCAST_VARIABLES, Delivery, SrunLauncher, beside_argv, delivery, overruled, own_step_env
 from ftslurm.ledger import output
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.live import RequestReader
 from ftslurm.ledger.output import keep_evidence
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import Identity, open_ledger
@@ -40,7 +39,6 @@ from ftslurm.model.text import counted, whole
 from ftslurm.model.values import replace
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import OutputPlace, RunFacts
-from ftslurm.policies.take_over import may_take_over
 from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.slurm.client import JobState
 from ftslurm.system.clock import Clock
@@ -99,7 +97,6 @@ def joined(
     plans = _handover_plans(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
     sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans)
     check_descriptors(sources.server.most, order, len(facts.nodes))
-    sources.listen(RequestReader(journal.path).look)
     channel = _channel(order, settings, journal.path, sources, address, addresses, munge, facts.launcher == "local", bundle)
     people = People(
         order.verbose, past=journal.seen, notices_wait_s=settings.notify.end_wait_s,
@@ -133,7 +130,13 @@ def _handover_plans(facts: RunFacts, settings: Settings, ledger: Path, script: i
         str(ledger), facts.number, facts.schedule, facts.run, facts.job, facts.cluster, facts.batch_node, facts.nodes, settings,
         script,
     )  # fmt: skip
-    return lambda node: to_message(plan) if may_take_over(plan, node) else None
+
+    def left_with(node: str) -> dict[str, Any] | None:
+        from ftslurm.policies.take_over import may_take_over  # a short step has no agents
+
+        return to_message(plan) if may_take_over(plan, node) else None
+
+    return left_with
 
 
 def _channel(

@@ -46,7 +46,7 @@ HOPELESS = frozenset(
 )  # fmt: skip
 # A limit of a user, account, job or group, such as QOSMaxJobsPerUserLimit or AssocGrpNodeLimit: our own job uses part of it, and
 # its nodes are free after a requeue.
-_LIMIT = re.compile(r"(QOS|Assoc|Association)(Max|Grp)\w+")
+_LIMIT = r"(QOS|Assoc|Association)(Max|Grp)\w+"
 # UNKNOWN: a state that this version does not know is no proof that a donor job has ended.
 _LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
@@ -285,7 +285,7 @@ def nearby(near: Near, ours: JobView, nodes: Collection[NodeView], unfit: Collec
 
 def _hopeless(reason: str) -> bool:
     """Will time never solve what a donor job waits for? reason: Slurm's word."""
-    return reason in HOPELESS or _LIMIT.fullmatch(reason) is not None
+    return reason in HOPELESS or re.fullmatch(_LIMIT, reason) is not None
 
 
 def why_not_lent(donor: JobView, wait_s: float) -> str:

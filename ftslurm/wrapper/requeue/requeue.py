@@ -54,7 +54,7 @@ LATE_S = 2.0
 AWAY_S = 9.0
 LOOK_AGAIN_STEPS_S = 0.5
 
-_STEPD = re.compile(rb"slurmstepd: \[(\d+)\.(\d+)\]")
+_STEPD = rb"slurmstepd: \[(\d+)\.(\d+)\]"
 
 
 class StepsHere(Value):
@@ -74,7 +74,7 @@ def steps_here(
     trusted = owners or (0, os.geteuid())
     for entry in proc.glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has just ended
-            if entry.stat().st_uid in trusted and (named := _STEPD.match(entry.read_bytes())) and int(named[1]) == job:
+            if entry.stat().st_uid in trusted and (named := re.match(_STEPD, entry.read_bytes())) and int(named[1]) == job:
                 found[int(entry.parent.name)] = f"{job}.{int(named[2])}"
     asked = parents or (lambda: {process.parent for process in all_processes().values()})
     busy = asked() if found else ()
