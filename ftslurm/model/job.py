@@ -134,22 +134,6 @@ class Allocation(Value):
         return len({*self.granted, *self.nodes})
 
 
-# Slurm's word that hides others.
-COMPLETING = "COMPLETING"
-
-
-class SlurmWord(Value):
-    """What Slurm says of a job now. state: JobState's word, or COMPLETING. start_time: of one that waits; end_time: of one that
-    is over; Unix seconds, 0: unknown.
-    """
-
-    state: str
-    reason: str = ""
-    start_time: int = 0
-    held: bool = False
-    end_time: int = 0
-
-
 class Task(Value):
     """One task of the step, as its shim introduced it.
 

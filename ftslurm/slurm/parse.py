@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.events import Preempted
-from ftslurm.model.job import COMPLETING, SlurmWord
+from ftslurm.model.folds.summary import COMPLETING, SlurmWord
 from ftslurm.model.nodes import Topology, expand
 from ftslurm.model.text import megabytes, whole
 from ftslurm.model.values import replace

@@ -14,8 +14,7 @@ from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import state_folder
 from ftslurm.model import record as rec
-from ftslurm.model.folds.summary import JobSummary, by_slurm, summarise
-from ftslurm.model.job import SlurmWord
+from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm, summarise
 from ftslurm.model.text import whole
 from ftslurm.policies.lease import is_gone
 from ftslurm.sdk.page import start_ticks

@@ -8,8 +8,7 @@ import pytest
 
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Requeue
-from ftslurm.model.folds.summary import JobSummary, by_slurm, summarise
-from ftslurm.model.job import SlurmWord
+from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm, summarise
 from ftslurm.report.view import status_of
 from tests.stories.replay import Job, fault, requeueing
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.summary import JobSummary, by_slurm
-from ftslurm.model.job import SlurmWord
+from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm
 from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.settings.tree import Settings
 from ftslurm.report.jobs import job_lines

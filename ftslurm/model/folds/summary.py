@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History, schedule_count
-from ftslurm.model.job import COMPLETING, SlurmWord
 from ftslurm.model.nodes import fold_nodes, named_nodes
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES
@@ -92,6 +91,18 @@ class Stuck(Value):
 
 def stuck_words(ranks: Sequence[int], nodes: Sequence[str], cause: str) -> str:
     return f"stuck? rank {', '.join(map(str, ranks))} on {','.join(nodes)} ({cause})"
+
+
+class SlurmWord(Value):
+    """What Slurm says of a job now. state: JobState's word, or COMPLETING. start_time: of one that waits; end_time: of one that
+    is over; Unix seconds, 0: unknown.
+    """
+
+    state: str
+    reason: str = ""
+    start_time: int = 0
+    held: bool = False
+    end_time: int = 0
 
 
 def summarise(records: Sequence[rec.Record]) -> JobSummary | None:
@@ -208,6 +219,8 @@ def _ended(record: rec.Finished) -> tuple[str, str, bool]:
     return ("completed", "", True) if record.status == 0 else ("failed", f"status {record.status}: {record.what}", True)
 
 
+# Slurm's word that hides others.
+COMPLETING = "COMPLETING"
 _AT_WORK = frozenset({"starting", "running", "hanging"})
 # The ftrun has ended, and the job is not over.
 _AWAY = frozenset({"requeued", "completing"})

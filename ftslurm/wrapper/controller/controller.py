@@ -27,7 +27,7 @@ class Controller(Value, frozen=False):
     effects: Effects
     journal: Journal
     clock: Clock
-    live: LiveTeller | None = None
+    live: LiveTeller
     _warned: bool = False
     _read: tuple[tuple[Record, ...], History] = (), History()  # of the ledger: it is only ever added to
 
@@ -36,14 +36,12 @@ class Controller(Value, frozen=False):
         try:
             self._handle(Begun())
             self.sources.listen(RequestReader(self.journal.path).look)  # who waits for the first step waits for nothing of this
-            if self.live is not None:
-                self.live.start()
+            self.live.start()
             while not self.judge.finished:
                 self._handle(self.sources.next(self.judge.wakes_at))
         finally:
             self.effects.close()
-            if self.live is not None:
-                self.live.close()
+            self.live.close()
             self.sources.close()
         return self.judge.exit_status
 

@@ -34,6 +34,7 @@ from ftslurm.model.values import replace
 from ftslurm.policies.environment import of_rendezvous, of_the_job, showing_none
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, RunFacts, WhyNot
 from ftslurm.policies.lease import is_gone, predecessors
+from ftslurm.policies.take_over import cut_short
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.slurm.client import NodeState
@@ -186,8 +187,6 @@ def earlier_runs(
         listed = scheduler.steps().steps or frozenset()
         earlier = replace(earlier, beside=bool(listed) and listed <= earlier.steps_over)
     if history.last_run is not None and history.last_run.schedule < facts.schedule:
-        from ftslurm.policies.take_over import cut_short
-
         down = _down(frozenset({history.last_run.batch_node}), client)
         earlier = replace(earlier, cut_short=cut_short(records, facts.schedule, down or {}, Clock().now().unix))
     return earlier

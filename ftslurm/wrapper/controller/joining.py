@@ -39,6 +39,7 @@ from ftslurm.model.text import counted, whole
 from ftslurm.model.values import replace
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import OutputPlace, RunFacts
+from ftslurm.policies.take_over import may_take_over
 from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.slurm.client import JobState
 from ftslurm.system.clock import Clock
@@ -130,13 +131,7 @@ def _handover_plans(facts: RunFacts, settings: Settings, ledger: Path, script: i
         str(ledger), facts.number, facts.schedule, facts.run, facts.job, facts.cluster, facts.batch_node, facts.nodes, settings,
         script,
     )  # fmt: skip
-
-    def left_with(node: str) -> dict[str, Any] | None:
-        from ftslurm.policies.take_over import may_take_over  # a short step has no agents
-
-        return to_message(plan) if may_take_over(plan, node) else None
-
-    return left_with
+    return lambda node: to_message(plan) if may_take_over(plan, node) else None
 
 
 def _channel(

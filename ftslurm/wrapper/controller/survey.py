@@ -119,10 +119,9 @@ def _survey(order: Order, beside: Callable[[], object]) -> JobSite:
     client = SlurmClient(timeout_s=settings.slurm.timeout_s, env=env)
     number = site.allocation.job.number
     config = _config(client, env)
-    patience = Retries(resolved.settings.slurm.patience_s)
     limits = chain((min(TOLD_AFTER_S, settings.slurm.timeout_s),), repeat(settings.slurm.timeout_s))
     clients = (SlurmClient(timeout_s=limit_s, env={**env, **HERE}) for limit_s in limits)
-    asked = Meanwhile(lambda: patience.ask(lambda left_s: next(clients).job(number), say))
+    asked = Meanwhile(lambda: Retries(settings.slurm.patience_s).ask(lambda left_s: next(clients).job(number), say))
     beside()  # not in the thread: there each 4 kB of memory are a system call of their own
     view = asked.answer()
     resolved = settings_in_force(order.request, order.env, view.comment)
