@@ -58,6 +58,7 @@ _sets = partial(click.option, cls=Setting)
     help="Watch Python ranks with a probe, to tell which one hangs.",
 )  # fmt: skip
 @_sets("--ft-provide", leaf="sdk.provide", metavar="nvrx,aimaster", help="Use ftslurm's own implementation of these packages.")
+@_sets("--ft-retry-keyword", leaf="retry.keywords", metavar="WORD", multiple=True, help="Retry if a failed rank printed WORD.")
 @_sets("--ft-max-restarts", leaf="max_restarts", metavar="N", help="Requeues allowed for the job, 0 to 128.")
 @_sets("--ft-spares", leaf="nodes.spares", metavar="N", help="Keep N nodes of the allocation as spares for bad ones.")
 @_sets("--ft-min-nodes", leaf="nodes.min", metavar="N", help="Continue with at least N nodes if a bad one cannot be replaced.")
@@ -163,8 +164,8 @@ def _is_ft_launcher(word: str) -> bool:
 def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     """leaf -> (value, option as given), for the settings among the options."""
     own = ((each, asked[str(each.name)]) for each in options.params if isinstance(each, Setting))
-    # A flag that is not there is False.
-    given = ((each, "true" if value is True else value) for each, value in own if value not in (None, False))
+    # A flag that is not there is False, and of an option that may be repeated there is an empty tuple.
+    given = ((each, "true" if value is True else value) for each, value in own if value not in (None, False, ()))
     values = {each.leaf: (value, each.opts[0]) for each, value in given}
     return values | values_set("--ft-set", asked["ft_set"])
 

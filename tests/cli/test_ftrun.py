@@ -13,7 +13,7 @@ import click
 import pytest
 
 from ftslurm.cli.ftrun import FLAGS
-from ftslurm.cli.ftrun_options import options
+from ftslurm.cli.ftrun_options import options, parse_ftrun, values_of
 from ftslurm.model.settings.tree import LEAVES
 
 TIMEOUT_S = 120
@@ -47,6 +47,12 @@ def ftslurm(*argv: str, home: Path, **env: str) -> subprocess.CompletedProcess[s
 
 def test_the_flags_read_without_click_are_those_of_click() -> None:
     assert {p.opts[0] for p in options.params if isinstance(p, click.Option) and (p.is_flag or p.flag_value == "auto")} == FLAGS
+
+
+def test_words_worth_another_try_come_from_a_flag_as_they_are() -> None:
+    asked = parse_ftrun(["--ft-retry-keyword=connect timeout", "--ft-retry-keyword=a, b"])
+    assert values_of(asked) == {"retry.keywords": (("connect timeout", "a, b"), "--ft-retry-keyword")}
+    assert values_of(parse_ftrun([])) == {}
 
 
 def test_help_names_every_option_and_ends_with_0(tmp_path: Path) -> None:
