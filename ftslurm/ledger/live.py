@@ -72,14 +72,10 @@ class RequestReader:
                 raise PermissionError(f"{self._path} is not ours alone")
             if self._offset < 0:
                 return self._open_ones(info.st_size)
-            if info.st_size <= self._offset:
-                self._offset = min(self._offset, info.st_size)
-                return ()
+            self._offset = min(self._offset, info.st_size)
             file.seek(self._offset)
             data = file.read(TAIL_MAX)
-        whole = data.rfind(b"\n") + 1
-        if not whole and len(data) == TAIL_MAX:
-            whole = len(data)  # a line without end
+        whole = data.rfind(b"\n") + 1 or (TAIL_MAX if len(data) == TAIL_MAX else 0)  # or a line without end
         self._offset += whole
         lines = (line for line in data[:whole].splitlines() if b'"Requested"' in line)
         return [record for record in map(from_line, lines) if isinstance(record, Requested)]
