@@ -81,7 +81,9 @@ class SignalRanks(Decision):
 
 
 class LookAtDevices(Decision):
-    """Ask every agent for a fresh look."""
+    """Ask every agent for a fresh look, or that of `node` alone."""
+
+    node: str = ""
 
 
 class AskSlurm(Decision):

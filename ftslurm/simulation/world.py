@@ -228,8 +228,8 @@ class World(ABC):
                 after(0.0, lambda: [ev.RankStarted(rank, attempt, 100 + rank) for rank in env])
             case do.StopRanks(attempt, ranks=ranks):
                 after(plan.stop_s, lambda: self._stopped(attempt, ranks))
-            case do.LookAtDevices():
-                after(plan.slurm_s, lambda: [self.look(node, asked=True) for node in self.heard()])
+            case do.LookAtDevices(only):
+                after(plan.slurm_s, lambda: [self.look(node, asked=True) for node in self.heard() if only in ("", node)])
             case do.AskSlurm():
                 after(plan.slurm_s, lambda: [self.slurm])
             case do.ProbeNodes(nodes):

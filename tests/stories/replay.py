@@ -219,8 +219,8 @@ class Truth(StepRanks):
                 self.stops.update(dict.fromkeys(self.shims & set(ranks or ()), attempt))
             case do.WatchNodes(nodes):
                 self.agents.update({node: False for node in nodes})
-            case do.LookAtDevices():
-                self.looks.update(node for node, up in self.agents.items() if up)
+            case do.LookAtDevices(only):
+                self.looks.update(node for node, up in self.agents.items() if up and only in ("", node))
             case do.AskSlurm():
                 self.questions += 1
             case do.Diagnose(attempt, rank=rank):

@@ -820,6 +820,17 @@ def test_an_agent_that_dies_before_it_calls_is_missed(restarted: bool) -> None:
     assert len(job.did(do.WatchNodes)) == 2
 
 
+def test_an_agent_that_comes_up_after_a_crash_is_asked_to_look_alone() -> None:
+    """A thousand that come one after the other would otherwise be asked half a million times."""
+    job = Job()
+    job.silent = {do.WatchNodes, do.LookAtDevices, do.StopRanks}
+    job.begin()
+    job.exits(0, 1)
+    for node in ("n1", "n2"):
+        job.tell(ev.AgentArrived(node, ("ascend",)))
+    assert job.did(do.LookAtDevices) == [do.LookAtDevices(), do.LookAtDevices("n1"), do.LookAtDevices("n2")]
+
+
 def test_an_agent_that_comes_up_while_devices_heal_watches_the_ranks_after_it() -> None:
     job = Job().begin()
     job.wait(2.0)

@@ -68,7 +68,7 @@ def on_agent_arrived(run: Run, event: ev.AgentArrived, now: Now) -> Answer:
     started = run.phase is not Phase.LAUNCHING
     watched = run.watch_ranks([event.node]) if started else []
     held: list[Decision] = [*run.agents.orders.pop(event.node, []), *watched]
-    return [*held, LookAtDevices(), Settled()] if Timer.LOOK in run.timers else held
+    return [*held, LookAtDevices(event.node), Settled()] if Timer.LOOK in run.timers else held
 
 
 def admit_agent(run: Run, event: ev.AgentArrived, now: Now) -> list[Decision]:

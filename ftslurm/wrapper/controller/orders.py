@@ -81,6 +81,11 @@ def _drill_device(callers: Callers, _: RankSetup, d: do.DrillDevice) -> None:
     _to_agent(callers, d.node, {"t": "drill", **report})
 
 
+def _look(callers: Callers, _: RankSetup, d: do.LookAtDevices) -> None:
+    for node in [d.node] if d.node else [*callers.agents]:
+        _to_agent(callers, node, {"t": "look"})
+
+
 def _heal(callers: Callers, _: RankSetup, d: do.HealDevices) -> None:
     limits = {"may_reset": d.may_reset, "wait_s": d.wait_s, "reset_wait_s": d.reset_wait_s}
     for node, devices in d.devices.items():
@@ -121,7 +126,7 @@ ORDERS: Mapping[type, Callable[[Callers, RankSetup, Any], None]] = {
     do.SetIntervals: _set_intervals,
     do.DrillRanks: _drill_ranks,
     do.DrillDevice: _drill_device,
-    do.LookAtDevices: lambda callers, *_: _to_agents(callers, {"t": "look"}),
+    do.LookAtDevices: _look,
     do.HealDevices: _heal,
     do.EndStep: _end,
 }
