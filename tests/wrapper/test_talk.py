@@ -98,16 +98,16 @@ def test_cut_anywhere_every_message_is_heard_once_and_in_order(happens: list[tup
         wire.carry(not from_server, 10**6)
     for one, other in (wire.sides, wire.sides[::-1]):
         assert other.got == one.said
-        assert one.talk.kept == [], "and nothing is kept that was heard"
+        assert not one.talk.kept, "and nothing is kept that was heard"
 
 
 def test_what_was_said_without_a_connection_is_kept() -> None:
     talk = ReliableStream()
     first, second = talk.say({"t": "a"}), talk.say({"t": "b"})
-    assert talk.kept == [first, second] == [{"t": "a", "n": 1}, {"t": "b", "n": 2}]
+    assert list(talk.kept) == [first, second] == [{"t": "a", "n": 1}, {"t": "b", "n": 2}]
     talk.has(1)
     talk.has(0)
-    assert talk.kept == [second]
+    assert list(talk.kept) == [second]
 
 
 @pytest.mark.parametrize("number", [None, "1", 2.0, True, 3, 10**30])

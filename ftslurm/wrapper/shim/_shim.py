@@ -2107,13 +2107,13 @@ class ReliableStream:
     def __init__(self) -> None:
         self.heard = 0  # number of the last message that came in
         self._said = 0
-        self._kept: deque[Message] = deque()
+        self.kept: deque[Message] = deque()  # what the other side may not have yet, in order
 
     def say(self, message: Message) -> Message:
         """`message` with its number, to be sent if there is a connection."""
         self._said += 1
-        self._kept.append({**message, "n": self._said})
-        return self._kept[-1]
+        self.kept.append({**message, "n": self._said})
+        return self.kept[-1]
 
     def hear(self, message: Message) -> bool:
         """Is it a new one? Raises: LinkError when one before it is missing."""
@@ -2128,13 +2128,8 @@ class ReliableStream:
         """The other side has everything up to `number`. Raises: LinkError when it cannot."""
         if type(number) is not int or not 0 <= number <= self._said:
             raise LinkError(f"message {str(number)[:20]} of {self._said} was acknowledged")
-        while self._kept and self._kept[0]["n"] <= number:
-            self._kept.popleft()
-
-    @property
-    def kept(self) -> list[Message]:
-        """The messages that the other side may not have yet, in order."""
-        return list(self._kept)
+        while self.kept and self.kept[0]["n"] <= number:
+            self.kept.popleft()
 
 
 REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
