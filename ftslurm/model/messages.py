@@ -236,7 +236,7 @@ def shim_report(rank: int, message: Message) -> ShimReport:
             )  # fmt: skip
         case "stopped":
             port = _number(message, "free_port", high=65535)
-            save = next((each for each in ev.Save if each.value == message.get("save")), ev.Save.NONE)
+            save = _SAVES.get(str(message.get("save")), ev.Save.NONE)
             return ev.RankStopped(rank, _number(message, "attempt"), from_plain(tuple[int, ...], message.get("left")), port, save)
         case "unstartable":
             status = _number(message, "status", high=255)
@@ -301,6 +301,7 @@ _BY_FIELDS: Mapping[str, Any] = {
     "compared": ev.RanksCompared, "progress": ev.Progressed,
 }  # fmt: skip
 _BOUNDS = Bounds(4096)
+_SAVES = {each.value: each for each in ev.Save}
 
 
 def devices_message(answer: ProbeAnswer, asked: bool, there: Mapping[str, int] | None = None) -> dict[str, Any]:

@@ -271,6 +271,7 @@ class Checkpoints:
         self._files, self._settle_s = settings.files, settings.settle_s
         self._settles: float | None = None  # when a checkpoint that the program reported counts
         self._ranks: set[int] = set()  # the ranks that have reported it
+        self._watched: History | None = None  # in which the waiting requests were looked for last
 
     @property
     def next_due(self) -> float | None:
@@ -294,6 +295,9 @@ class Checkpoints:
 
     def watch(self, history: History) -> list[Decision]:
         """Watch the files of all waiting requests, unless they are watched already."""
+        if history is self._watched:
+            return []
+        self._watched = history
         waiting = [request for request in history.control.to_come if request.asked.checkpoints]
         patterns = tuple(sorted({pattern for request in waiting if (pattern := self.pattern(request, history))}))
         changed, self.patterns = patterns != self.patterns, patterns

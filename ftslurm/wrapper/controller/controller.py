@@ -38,15 +38,18 @@ class Controller(Value, frozen=False):
             self.sources.listen(RequestReader(self.journal.path).look)  # who waits for the first step waits for nothing of this
             self.live.start()
             while not self.judge.finished:
-                self._handle(self.sources.next(self.judge.wakes_at))
+                more = self.sources.has_more
+                self._handle(self.sources.next(None if more else self.judge.wakes_at), look=not more)
         finally:
             self.effects.close()
             self.live.close()
             self.sources.close()
         return self.judge.exit_status
 
-    def _handle(self, event: Event) -> None:
-        self._catch_up()
+    def _handle(self, event: Event, look: bool = True) -> None:
+        """look: into the ledger, whether another ftrun has written; once for thousands of reports that came together."""
+        if look:
+            self._catch_up()
         if self.judge.shares_numbers:
             with self.journal.held():
                 self._catch_up()

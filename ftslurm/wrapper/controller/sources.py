@@ -194,6 +194,11 @@ class Sources:
         and the training step (0: not told)."""
         return *self.callers.beats, len(self.callers.shims), self.reports.training_step
 
+    @property
+    def has_more(self) -> bool:
+        """Does `next` answer at once, with what came together with the last event?"""
+        return bool(self._queue)
+
     def next(self, until: float | None) -> ev.Event:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""
         while not self._queue:
