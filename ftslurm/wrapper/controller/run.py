@@ -83,8 +83,7 @@ def run_job(order: Order) -> int:
             return status
         return run_in_new_allocation(request_for(order, site.settings), order.own, site.python)
     _load_controller()
-    gc.freeze()
-    gc.enable()  # the door has disabled it
+    collect_rarely()
     if site.place is Place.ALLOCATION:
         from ftslurm.wrapper.controller.joining import run_on_slurm
 
@@ -92,6 +91,13 @@ def run_job(order: Order) -> int:
     from ftslurm.wrapper.controller.locally import run_locally
 
     return run_locally(order, site, Store(state_folder(order.env)))
+
+
+def collect_rarely() -> None:
+    """What is loaded is no garbage. By the default of 700 each restart of thousands of ranks would go through all objects."""
+    gc.freeze()
+    gc.set_threshold(10_000)
+    gc.enable()  # the door has disabled it
 
 
 def _load_controller() -> None:
