@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from rich.filesize import decimal
+
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.text import visible
@@ -83,7 +85,7 @@ class Analysis(Value):
         return "no, if memory ran out; else the failure may not recur" if unproven else again
 
     def _log(self) -> str:
-        gap = f" (of {_size(self.read)} the middle {_size(self.skipped)} were not read)" if self.skipped else ""
+        gap = f" (of {decimal(self.read)} the middle {decimal(self.skipped)} were not read)" if self.skipped else ""
         return f"{self.place or self.name}{gap}"
 
     def _next(self, v: rec.Diagnosed) -> str:
@@ -136,11 +138,3 @@ def analysis_as_json(a: Analysis) -> AnalysisTold:
     again = {Retriable.YES: True, Retriable.ONCE: True, Retriable.NO: False}.get(a.verdict.retriable)
     rank = a.rank if a.rank >= 0 else None
     return AnalysisTold(a.name, a.failed, again, diagnosed(a.verdict), a.place, rank, a.node, a.hang, a.read, a.skipped, a.card)
-
-
-def _size(number: int) -> str:
-    units: Sequence[str] = ("bytes", "KiB", "MiB", "GiB", "TiB")
-    value, place = float(number), 0
-    while value >= 1024 and place < len(units) - 1:
-        value, place = value / 1024, place + 1
-    return f"{value:.3g} {units[place]}"

@@ -20,7 +20,7 @@ from ftslurm.model.text import cut, cut_front, file_of_rank, visible
 from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import EVERYWHERE, Confidence, ErrorClass
 from ftslurm.report.moments import culprit
-from ftslurm.report.words import FAULT, KILLED, KILLED_BY, experiment, saves, span
+from ftslurm.report.words import FAULT, KILLED, KILLED_BY, budgets, experiment, saves, span
 
 MAX_LINES = 8
 # Below this width eight lines would cut every fact short, so a card may take twice as many. ftrun on 80 columns has 73.
@@ -307,7 +307,7 @@ class _Writer(Value):
 
     def _cost(self, name: str) -> str:
         limit = self._limit(name)
-        return f"{name} {limit - self.past.budgets.used(name)} of {limit} left" if limit else f"one of {name}"
+        return budgets({name: (limit - self.past.budgets.used(name), limit)})
 
     def _limit(self, name: str) -> int:
         return self.known.run.budgets.get(name, 0) if self.known.run else 0

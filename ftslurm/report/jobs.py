@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
@@ -54,15 +54,13 @@ class JobsWanted(Value):
 
     def fits(self, job: JobSummary) -> bool:
         """But for its age, if it is over."""
-        if self.jobs and job.job not in self.jobs:
-            return False
-        if self.states and job.state not in self.states:
-            return False
-        if self.until and job.began >= self.until:
-            return False
-        if self.names and not any(fnmatchcase(job.name, pattern) for pattern in self.names):
-            return False
-        return not self.nodes or not self.nodes.isdisjoint((*named_nodes(job.nodes), *named_nodes(job.ever)))
+        return (
+            (not self.jobs or job.job in self.jobs)
+            and (not self.states or job.state in self.states)
+            and (not self.until or job.began < self.until)
+            and (not self.names or any(fnmatchcase(job.name, pattern) for pattern in self.names))
+            and (not self.nodes or not self.nodes.isdisjoint((*named_nodes(job.nodes), *named_nodes(job.ever))))
+        )
 
 
 def moment_of(text: str, now: float, ahead: bool = False) -> float | None:
@@ -107,7 +105,7 @@ def shown_jobs(jobs: Iterable[JobSummary], wanted: JobsWanted) -> tuple[list[Job
 
 
 def title_of(job: JobSummary) -> str:
-    return f"job {job.job}{f' ({job.name})' if job.name else ''} on {job.cluster or '?'}: {job.command}"
+    return visible(f"job {job.job}{f' ({job.name})' if job.name else ''} on {job.cluster or '?'}: {job.command}")
 
 
 def state_words(job: JobSummary, now: float) -> str:
@@ -154,14 +152,18 @@ def lines_of_all(jobs: Sequence[tuple[str, JobSummary, float]], now: float, widt
     return columns(rows, width)
 
 
-def columns(rows: Sequence[Sequence[str]], width: int, right: Container[str] = (), limit: int = COLUMN_MOST) -> list[str]:
-    """A line a row, safe to print, the heading first. width: of the terminal, 0: none, and nothing is cut. right: names of the
-    columns set flush right. limit: the most of each column but the last."""
+# Columns that are set flush right.
+RIGHT = frozenset({"ATTEMPT", "RANK", "BEAT", "STEP", "STEPS/S", "CPU", "USE", "MEM", "WATT", "RANKS", "HEARD"})
+
+
+def columns(rows: Sequence[Sequence[str]], width: int, limit: int = COLUMN_MOST) -> list[str]:
+    """A line a row, safe to print, the heading first. width: of the terminal, 0: none, and nothing is cut. limit: the
+    most of each column but the last."""
     widths = [min(max(map(len, column)), limit) for column in zip(*rows, strict=True)]
 
     def cell(text: str, most: int, name: str) -> str:
         shown = cut(text, most) if width else text
-        return shown.rjust(most) if name in right else shown.ljust(most)
+        return shown.rjust(most) if name in RIGHT else shown.ljust(most)
 
     found = []
     for row in rows:

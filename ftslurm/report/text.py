@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ftslurm.model import record as rec
@@ -33,16 +31,12 @@ def print_facts(console: Console, facts: Iterable[tuple[str, str]], indent: int)
     """Names and values, a pair a line: wrapped under the value in a terminal, whole in a pipe. Those with an empty value are left
     out."""
     given = [(name, value) for name, value in facts if value]
-    if not console.is_terminal:
-        width = max((len(name) for name, _ in given), default=0)
-        lines = [f"{' ' * indent}{name:<{width}}  {value}" for name, value in given]
-        return console.print(safe_text("\n".join(lines)), soft_wrap=True) if lines else None
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
+    width = max((len(name) for name, _ in given), default=0)
     for name, value in given:
-        grid.add_row(safe_text(name), safe_text(value))
-    console.print(Padding(grid, (0, 0, 0, indent)))
+        head, text = f"{' ' * indent}{name:<{width}}  ", safe_text(value)
+        lines = text.wrap(console, max(20, console.width - len(head))) if console.is_terminal else [text]
+        for number, line in enumerate(lines):
+            console.print(safe_text(" " * len(head) if number else head, "dim") + line, soft_wrap=True)
 
 
 def console() -> Console:
@@ -53,6 +47,7 @@ def console() -> Console:
 def print_status(console: Console, view: Status, now: float) -> None:
     """now: Unix seconds."""
     wait, job = view.wait, view.summary
+    slow = job.requeue_open and not (wait and wait.helps)  # that wait may be longer
     facts = [
         ("state", f"{_state(view, now)}{' at the latest' if job.state == 'waiting' and job.until else ''}"),
         ("attempt", f"{job.attempt}  (MA_SCHEDULE_CNT {job.schedule_count}, MA_PROC_START_CNT {view.start_count})"),
@@ -65,11 +60,9 @@ def print_status(console: Console, view: Status, now: float) -> None:
         ("next", wait.helps if wait else ""),
         *_sight(view),
         ("last word", moment(job.at)),
+        ("note", f"a requeue is under way; if it is not done in two minutes: ftslurm requeue --finish {job.job}" if slow else ""),
+        ("note", f"{view.damaged} damaged lines in the ledger were skipped" if view.damaged else ""),
     ]
-    if job.requeue_open and not (wait and wait.helps):  # that wait may be longer
-        facts.append(("note", f"a requeue is under way; if it is not done in two minutes: ftslurm requeue --finish {job.job}"))
-    if view.damaged:
-        facts.append(("note", f"{view.damaged} damaged lines in the ledger were skipped"))
     print_title(console, job)
     print_facts(console, facts, 2)
     if view.card is not None:
@@ -180,4 +173,4 @@ def _print_attempt(console: Console, a: AttemptView, until: float, whole: Sequen
 
 def _fact(told: Moment) -> tuple[str, str]:
     what = f"{told.source}: {told.what}" if told.source else told.what
-    return ("", f"  {what}") if told.kind is MomentKind.DETAIL else (told.kind.value, f"{clock(told.at)} {what}")
+    return ("", what) if told.kind is MomentKind.DETAIL else (told.kind.value, f"{clock(told.at)} {what}")

@@ -80,11 +80,10 @@ class Row(Value):
 
 
 class Sheet(Value):
-    """A table. heading: names of the columns. right: those set flush right."""
+    """A table. heading: names of the columns."""
 
     heading: tuple[str, ...]
     rows: tuple[Row, ...]
-    right: frozenset[str] = frozenset()
 
 
 # --- above the tables
@@ -179,10 +178,7 @@ def ranks_sheet(seen: Seen, node: str = "") -> Sheet:
         for rank in told.get(task.rank, [RankLive(task.rank, task.rank)])
     ]
     found = sorted((row for row in rows if node in ("", row.node)), key=lambda row: row.rank or 0)
-    return Sheet(("RANK", "NODE", "STATE", "BEAT", "STEP", "STEPS/S", "CPU", "DOING"), tuple(found), RIGHT)
-
-
-RIGHT = frozenset({"RANK", "BEAT", "STEP", "STEPS/S", "CPU", "USE", "MEM", "WATT", "RANKS", "HEARD"})
+    return Sheet(("RANK", "NODE", "STATE", "BEAT", "STEP", "STEPS/S", "CPU", "DOING"), tuple(found))
 
 
 def _unheard(node: NodeLive) -> bool:
@@ -221,14 +217,13 @@ def _doing(rank: RankLive, old_s: float) -> str:
 def nodes_sheet(seen: Seen) -> Sheet:
     heading = ("NODE", "HEARD", "RANKS", "STEP", "STEPS/S", "CPU", "DEVICES")
     live = seen.fresh
-    if live is None:  # those of the ledger, where something runs
-        names = named_nodes(seen.summary.nodes) if not (seen.summary.over or seen.summary.state in _NONE_RUN) else ()
-        rows = (Row(name, (name, *[UNKNOWN] * (len(heading) - 1)), "dim", name) for name in map(visible, names))
-        return Sheet(heading, tuple(rows), RIGHT)
     by_node: dict[str, list[TaskLive]] = {}
-    for task in live.tasks:
+    for task in live.tasks if live is not None else ():
         by_node.setdefault(task.node, []).append(task)
-    return Sheet(heading, tuple(_node_row(node, by_node.get(node.node, [])) for node in live.nodes), RIGHT)
+    nodes = live.nodes if live is not None else ()
+    if live is None and not (seen.summary.over or seen.summary.state in _NONE_RUN):  # those of the ledger, where something runs
+        nodes = tuple(NodeLive(name, None, None) for name in named_nodes(seen.summary.nodes))
+    return Sheet(heading, tuple(_node_row(node, by_node.get(node.node, [])) for node in nodes))
 
 
 def _node_row(node: NodeLive, tasks: Sequence[TaskLive]) -> Row:
@@ -236,14 +231,15 @@ def _node_row(node: NodeLive, tasks: Sequence[TaskLive]) -> Row:
     rates = [rank.steps_per_s for rank in node.ranks if rank.steps_per_s is not None]
     cores = [rank.cores for rank in node.ranks if rank.cores is not None]
     running = sum(_state(task) == "running" for task in tasks)
-    unheard = _unheard(node)
+    heard, unheard = node.heard_s is not None, _unheard(node)
     unwell = any(device.health != "good" for device in node.devices)
     cells = (
-        node.node, _ago(node.heard_s), f"{running}/{len(tasks)}", _number(min(steps, default=None)),
-        _rate(min(rates, default=None)), f"{sum(cores):.1f}" if cores else UNKNOWN, _devices_in_short(node.devices),
+        node.node, _ago(node.heard_s), f"{running}/{len(tasks)}" if heard or tasks else UNKNOWN,
+        _number(min(steps, default=None)), _rate(min(rates, default=None)),
+        f"{sum(cores):.1f}" if cores else UNKNOWN, _devices_in_short(node.devices),
     )  # fmt: skip
     bad = unheard or unwell or running < len(tasks)
-    return Row(node.node, tuple(map(visible, cells)), "bad" if bad else "", visible(node.node))
+    return Row(node.node, tuple(map(visible, cells)), "bad" if bad else "" if heard else "dim", visible(node.node))
 
 
 def _devices_in_short(found: Sequence[DeviceLive]) -> str:
@@ -273,7 +269,7 @@ def devices_sheet(seen: Seen, node: str = "") -> Sheet:
         for each in (live.nodes if live is not None else ()) if node in ("", each.node)
         for device in each.devices
     ]  # fmt: skip
-    return Sheet(heading, tuple(rows), RIGHT)
+    return Sheet(heading, tuple(rows))
 
 
 def fitted(sheet: Sheet, width: int) -> Sheet:
@@ -349,7 +345,7 @@ def screen(seen: Seen, width: int, height: int) -> list[str]:
 def sheet_lines(sheet: Sheet, width: int, most: int) -> list[str]:
     """Columns side by side; what has no room is counted in a last line."""
     rows, left = [sheet.heading, *(row.cells for row in sheet.rows[:most])], len(sheet.rows) - most
-    lines = columns(rows, width, sheet.right, width)
+    lines = columns(rows, width, width)
     return [*lines, f"and {left} more"] if left > 0 else lines
 
 

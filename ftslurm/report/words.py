@@ -68,8 +68,8 @@ def saves(told: Mapping[str, str]) -> Iterator[str]:
 
 
 def budgets(left: Mapping[str, tuple[int, int]]) -> str:
-    """left: name -> (left, limit)."""
-    return ", ".join(f"{name} {rest} of {limit} left" for name, (rest, limit) in left.items())
+    """left: name -> (left, limit; 0 if not told)."""
+    return ", ".join(f"{name} {rest} of {limit} left" if limit else f"one of {name}" for name, (rest, limit) in left.items())
 
 
 def experiment(ended: rec.ExperimentEnded) -> str:

@@ -81,7 +81,7 @@ def test_a_decision_is_told_with_evidence_settings_cost_and_outcome() -> None:
     text = told(records)
     for words in (
         "isolated-requeue, after attempt 1 (device)", "devices: 80E01801 (HBM) on device 3 of n2: self-healing",
-        "in-place-restart: switched off", "max_restarts = 3  [p.yaml, line 2]", "and 1 default", "one of max_restarts, 1 of 3 used",
+        "in-place-restart: switched off", "max_restarts = 3  [p.yaml, line 2]", "and 1 default", "max_restarts 2 of 3 left",
         "n2: 80E01801", "requeued; attempt 2 began 31 s after the trouble",
     ):  # fmt: skip
         assert words in text, text

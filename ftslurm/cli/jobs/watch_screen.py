@@ -22,7 +22,7 @@ from ftslurm.model.folds.summary import JobSummary, Story
 from ftslurm.model.record import Record
 from ftslurm.model.text import visible
 from ftslurm.report.card import card_lines, cards
-from ftslurm.report.jobs import HEADING, SORTS, cells
+from ftslurm.report.jobs import HEADING, RIGHT, SORTS, cells
 from ftslurm.report.moments import happened
 from ftslurm.report.watch import Row, Seen, Sheet, devices_sheet, fitted, head, nodes_sheet, ranks_sheet, timed, weight_of
 from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log, name_of
@@ -79,7 +79,7 @@ class SheetTable(DataTable[Text]):
         sheet, before, chosen = fitted(sheet, self.app.size.width - BESIDE), self.sheet, self.chosen
         # A width that textual finds itself comes after the first frame, or not at all.
         widths = [
-            max([4 if name in sheet.right else 0, len(name), *(cell_len(row.cells[at]) for row in sheet.rows)])
+            max([4 if name in RIGHT else 0, len(name), *(cell_len(row.cells[at]) for row in sheet.rows)])
             for at, name in enumerate(sheet.heading)
         ]
         keys = [row.key for row in sheet.rows]
@@ -92,7 +92,7 @@ class SheetTable(DataTable[Text]):
         self._shape, at = shape, self.cursor_row
         self.clear(columns=True)
         for name, width in zip(sheet.heading, widths, strict=True):
-            self.add_column(Text(name, justify=_justify(name, sheet)), key=name, width=width)
+            self.add_column(Text(name, justify=_justify(name)), key=name, width=width)
         for row in sheet.rows:
             self.add_row(*_cells(row, sheet), key=row.key)
         if keys:
@@ -457,7 +457,7 @@ def _jobs_sheet(jobs: Sequence[JobSummary], now: float, words: str) -> Sheet:
         for job in jobs
     )  # fmt: skip
     shown = tuple(row for row in rows if all(word in " ".join(row.cells).lower() for word in words.split()))
-    return Sheet(HEADING, shown, frozenset({"ATTEMPT"}))
+    return Sheet(HEADING, shown)
 
 
 class WatchApp(App[None]):
@@ -512,13 +512,13 @@ def _text(lines: Any) -> Text:
 
 def _cells(row: Row, sheet: Sheet) -> list[Text]:
     return [
-        Text(cell, style=STYLES[row.weight], justify=_justify(name, sheet), no_wrap=True)
+        Text(cell, style=STYLES[row.weight], justify=_justify(name), no_wrap=True)
         for name, cell in zip(sheet.heading, row.cells, strict=True)
     ]
 
 
-def _justify(name: str, sheet: Sheet) -> Any:
-    return "right" if name in sheet.right else "left"
+def _justify(name: str) -> Any:
+    return "right" if name in RIGHT else "left"
 
 
 def run_screen(store: Store, job: str | None) -> None:

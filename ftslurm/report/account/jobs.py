@@ -233,16 +233,16 @@ def _bins(
     width *= max(1, -(-int((ended - began) / width) // _BINS_MOST))
     first = began // width * width
     count = int((ended - first) // width) + 1
+
+    def place_of(at: float) -> int:
+        return min(max(int((at - first) // width), 0), count - 1)
+
     parts = [dict.fromkeys(Part, 0.0) for _ in range(count)]
     for job in jobs:
         for stretch in job.spent.stretches:
-            times, begin = weight(job, stretch), max(stretch.begin, first)
-            while begin < stretch.end:
-                place = min(int((begin - first) // width), count - 1)
-                end = stretch.end if place == count - 1 else min(stretch.end, first + (place + 1) * width)
-                parts[place][stretch.part] += (end - begin) * times
-                if end <= begin:
-                    break
-                begin = end
-    failures = Counter(min(max(int((one.outage.at - first) // width), 0), count - 1) for _, one in failed)
+            for place in range(place_of(stretch.begin), place_of(stretch.end) + 1):
+                begin = first + place * width
+                seconds = min(stretch.end, begin + width) - max(stretch.begin, begin)
+                parts[place][stretch.part] += max(0.0, seconds) * weight(job, stretch)
+    failures = Counter(place_of(one.outage.at) for _, one in failed)
     return tuple(Bin(first + place * width, width, each, failures[place]) for place, each in enumerate(parts))

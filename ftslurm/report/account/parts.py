@@ -429,17 +429,14 @@ class _Walk:
 def _of_one_rank(records: Sequence[rec.Record]) -> frozenset[int]:
     """Troubles (by id()) that only one rank of an async job had: the ladder started that one again, and no attempt ended."""
     found: set[int] = set()
-    pending: list[int] = []
-    last_alone = False
-    for record in records:
-        if isinstance(record, rec.TroubleSeen):
-            pending.append(id(record))
-        elif isinstance(record, rec.Decided) and record.rung == Rung.RANK_RESTART:
-            found.update(pending)
-            pending, last_alone = [], True
-        elif isinstance(record, rec.AttemptEnded | rec.AttemptBegan | rec.Decided):
-            pending, last_alone = [], False
-    return frozenset(found | set(pending) if last_alone else found)
+    others = [each for each in records if isinstance(each, rec.Decided | rec.AttemptEnded | rec.AttemptBegan)]
+    answer = others[-1] if others else None  # at the end: that the ladder gives again
+    for record in reversed(records):
+        if isinstance(record, rec.Decided | rec.AttemptEnded | rec.AttemptBegan):
+            answer = record
+        elif isinstance(record, rec.TroubleSeen) and isinstance(answer, rec.Decided) and answer.rung == Rung.RANK_RESTART:
+            found.add(id(record))
+    return frozenset(found)
 
 
 def _learned_later(records: Sequence[rec.Record]) -> frozenset[int]:

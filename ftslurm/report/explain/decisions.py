@@ -18,7 +18,7 @@ from ftslurm.model.values import Value
 from ftslurm.report.moments import moments
 from ftslurm.report.text import print_facts, print_title, safe_text
 from ftslurm.report.view import Remedy
-from ftslurm.report.words import clock, moment, span
+from ftslurm.report.words import budgets, clock, moment, span
 
 DEFAULT = "default"
 
@@ -205,9 +205,7 @@ def _setting(read: SettingRead) -> str:
 def _cost(e: Explanation) -> str:
     if e.decided.rung == Rung.FAIL:
         return ""
-    if not e.cost:
-        return "nothing"
-    return ", ".join(f"one of {name}{f', {used} of {limit} used' if limit else ''}" for name, (used, limit) in e.cost.items())
+    return budgets({name: (limit - used, limit) for name, (used, limit) in e.cost.items()}) or "nothing"
 
 
 def _then(e: Explanation) -> str:

@@ -118,6 +118,12 @@ def ratio(value: Ratio | None) -> str:
     return low if low == high else f"{low.removesuffix(' %')} to {high}"
 
 
+def share_of(label: str, share: Ratio | None, whole: str) -> Figures:
+    """A share of time, of the whole in words."""
+    exact = share is None or percent(share.low) == percent(share.high)
+    return Figures(label, ratio(share), f"of {whole}{'' if exact else ', not known exactly'}")
+
+
 def hours(unit_s: float) -> str:
     """Of GPU-seconds or node-seconds, as hours."""
     value = unit_s / 3600

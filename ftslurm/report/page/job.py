@@ -49,12 +49,10 @@ def job_document(job: JobAccount, now: float, evidence: Mapping[str, str] | None
 def _figures(job: JobAccount) -> tuple[doc.Figures, ...]:
     failed = sum(one.outage.failed for one in job.failures)
     others = len(job.failures) - failed
-    known = job.ettr
-    exact = known is None or doc.percent(known.low) == doc.percent(known.high)
     gpu_lost = sum(each.seconds * max(0, each.gpus) for each in job.spent.stretches if each.part in LOST)
-    unsure, starts = "" if exact else ", not known exactly", counted(len(job.attempts), "attempt")
+    starts = counted(len(job.attempts), "attempt")
     return (
-        doc.Figures("Effective training time", doc.ratio(known), f"of {span(job.spent.whole_s)}{unsure}"),
+        doc.share_of("Effective training time", job.ettr, span(job.spent.whole_s)),
         doc.Figures("Lost", span(job.lost_s), f"{doc.hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
         doc.Figures("Failures", str(failed), counted(others, "other interruption") if others else starts),
         doc.Figures("Saved", span(job.saved.seconds), _against(job.saved)) if job.saved.outages else
@@ -174,17 +172,11 @@ def _attempts(job: JobAccount) -> doc.Section:
 
 
 def _nodes(job: JobAccount) -> doc.Section:
-    blocks: list[doc.Block] = []
-    if job.budgets:
-        spent = [(name, limit - left, left, limit) for name, (left, limit) in job.budgets.items()]
-        blocks.append(doc.table_of(("budget", "spent", "left", "limit"), spent, (1, 2, 3)))
-    blocks.append(doc.table_of(("excluded node", "why"), job.excluded.items(), empty="no node is excluded"))
-    if job.reinstated:
-        blocks.append(doc.table_of(("reinstated node", "why"), job.reinstated.items()))
+    blocks = [doc.table_of(("excluded node", "why"), job.excluded.items(), empty="no node is excluded")]
     if job.events:
         events = ((moment(event.at), event.node, event.what, event.why) for event in reversed(job.events))
         blocks.append(doc.table_of(("when", "node", "what", "why"), events))
-    return doc.Section("nodes", "Budgets and nodes", tuple(blocks))
+    return doc.Section("nodes", "Nodes", tuple(blocks))
 
 
 def _method(job: JobAccount) -> doc.Section:

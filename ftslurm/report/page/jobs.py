@@ -22,15 +22,11 @@ def jobs_document(jobs: JobsAccount, now: float, title: str = "Training jobs") -
 
 
 def _figures(jobs: JobsAccount) -> tuple[doc.Figures, ...]:
-    whole = sum(jobs.parts.values())
-    known, mean = jobs.goodput, jobs.by_job.mean_s
-    exact = known is None or doc.percent(known.low) == doc.percent(known.high)
+    whole, mean = sum(jobs.parts.values()), jobs.by_job.mean_s
     saved = doc.hours(jobs.saved.gpu_s) if jobs.saved.gpu_s else span(jobs.saved.seconds)
     unit = "GPU-hours saved" if jobs.saved.gpu_s else "Saved"
     return (
-        doc.Figures(
-            "Goodput", doc.ratio(known), f"of {doc.hours(whole)} {jobs.unit}-hours{'' if exact else ', not known exactly'}"
-        ),
+        doc.share_of("Goodput", jobs.goodput, f"{doc.hours(whole)} {jobs.unit}-hours"),
         doc.Figures("Lost", f"{doc.hours(jobs.lost)}", f"{jobs.unit}-hours"),
         doc.Figures("Failures", str(jobs.failures), f"mean time between: {span(mean) if mean else '-'}"),
         doc.Figures(unit, saved, f"against {jobs.saved.outages} plain requeues"),

@@ -13,7 +13,7 @@ from ftslurm.model.values import fields
 from ftslurm.report.account.job import JobAccount
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Ratio
-from ftslurm.report.page.document import CardBlock, Cards, Document, Plot, Section, Table, Text
+from ftslurm.report.page.document import Block, CardBlock, Cards, Document, Plot, Section, Table, Text
 
 # What CommonMark and GitHub's tables take for markup inside a line. Brackets alone are none, and node lists have them; nor is
 # `_` between letters.
@@ -38,24 +38,24 @@ def escape(text: str) -> str:
 def _section(section: Section) -> Iterable[str]:
     if all(isinstance(block, Plot) for block in section.blocks):
         return
-    yield ""
-    yield f"## {escape(section.title)}"
+    yield from ("", f"## {escape(section.title)}")
     for block in section.blocks:
-        match block:
-            case Table():
-                yield ""
-                yield from _of_table(block)
-            case Text(text):
-                yield ""
-                yield from textwrap.wrap(escape(text), _WIDTH, break_long_words=False, break_on_hyphens=False)
-            case Cards(cards, more):
-                for card in cards:
-                    yield ""
-                    yield from _card(card)
-                if more:
-                    yield from ("", f"{more} older ones are not shown.")
-            case _:
-                pass  # a picture
+        yield from (line for part in _parts(block) for line in ("", *part))
+
+
+def _parts(block: Block) -> Iterable[Iterable[str]]:
+    """Each of some lines."""
+    match block:
+        case Table():
+            yield _of_table(block)
+        case Text(text):
+            yield textwrap.wrap(escape(text), _WIDTH, break_long_words=False, break_on_hyphens=False)
+        case Cards(cards, more):
+            yield from map(_card, cards)
+            if more:
+                yield [f"{more} older ones are not shown."]
+        case _:
+            pass  # a picture
 
 
 def _of_table(block: Table) -> Iterable[str]:
