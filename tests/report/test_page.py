@@ -52,9 +52,9 @@ DOCUMENTS: dict[str, tuple[Document, object]] = {
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     found = {}
-    for name, (document, what) in DOCUMENTS.items():
+    for name, (document, _) in DOCUMENTS.items():
         found[name] = folder / f"{name}.html"
-        found[name].write_text(html.render_html(document, what), encoding="utf-8")  # type: ignore[arg-type]
+        found[name].write_text(html.render_html(document), encoding="utf-8")  # type: ignore[arg-type]
     return found
 
 

@@ -19,7 +19,6 @@ from ftslurm.report.words import day
 
 if TYPE_CHECKING:
     from ftslurm.report.account.job import JobAccount
-    from ftslurm.report.account.jobs import JobsAccount
     from ftslurm.report.page.document import Document
 
 FORMATS = ("html", "md", "json")
@@ -84,7 +83,7 @@ def _one(name: str, form: str, now: float) -> str:
     found, evidence = one_job(store(), name, os.environ, now)
     if form == "json":
         return as_json(plain.job_as_plain(found)) + "\n"
-    return _text(page.job_document(found, now, evidence), form, found)
+    return _text(page.job_document(found, now, evidence), form)
 
 
 def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: float) -> str:
@@ -115,7 +114,7 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
     if form == "json":
         return as_json(plain.jobs_as_plain(account)) + "\n"
     title = "Training jobs of all users" if all_users else "Training jobs"
-    return _text(page.jobs_document(account, now, title), form, account)
+    return _text(page.jobs_document(account, now, title), form)
 
 
 def _of_all_users(began: float, now: float, left_out: Callable[[StateError], None]) -> list[JobAccount]:
@@ -128,7 +127,7 @@ def _of_all_users(began: float, now: float, left_out: Callable[[StateError], Non
     return accounts_of_all(began, now, site.ledgers, site.first_user_id, left_out)
 
 
-def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> str:
+def _text(document: Document, form: str) -> str:
     """Raises: CommandMissing where what makes pages is not installed."""
     if form == "md":
         from ftslurm.report.page.plain import render_text
@@ -143,4 +142,4 @@ def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> s
             f"a page needs {error.name or 'jinja2'}, which is not installed",
             hint=f"{pip_line('report')}; --format md does without",
         ) from None
-    return html.render_html(document, account)
+    return html.render_html(document)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ftslurm.model.text import cut, visible
-from ftslurm.model.values import Value
+from ftslurm.model.values import Value, field
 from ftslurm.report.account.parts import Ratio
 
 CELL_MOST = 240
@@ -38,11 +38,44 @@ class Text(Value):
     text: str
 
 
-class Plot(Value):
-    """A picture that only HTML has. name: which; caption: what it shows."""
+class Bar(Value):
+    """look: its colour and hatch. All in per cent: from the left, and from the top of its row."""
 
-    name: str
+    look: str
+    x: float
+    width: float
+    top: float = 14.0
+    height: float = 72.0
+
+
+class Row(Value):
+    """marks: look, and per cent from the left and from the top. words: per cent from the left, and what stands there. note:
+    beside the bars."""
+
+    label: str = ""
+    bars: tuple[Bar, ...] = ()
+    marks: tuple[tuple[str, float, float], ...] = ()
+    words: tuple[tuple[float, str], ...] = ()
+    note: str = ""
+
+
+class Picture(Value):
+    """That only HTML has. caption: what it shows. names: look of a bar or a mark -> its name in the legend. lines: per cent from
+    the left. axis: what the ticks count. tall: the bars of its first row stand."""
+
     caption: str
+    rows: tuple[Row, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+    lines: tuple[float, ...] = ()
+    axis: str = ""
+    tall: bool = False
+
+    @property
+    def legend(self) -> list[tuple[str, str, bool]]:
+        """Of what is drawn: look, name, is it a mark?"""
+        bars = {bar.look for row in self.rows for bar in row.bars}
+        marks = {look for row in self.rows for look, _, _ in row.marks}
+        return [(look, name, look in marks) for look, name in self.names.items() if look in bars | marks]
 
 
 class CardBlock(Value):
@@ -59,7 +92,7 @@ class Cards(Value):
     more: int = 0
 
 
-Block = Table | Text | Plot | Cards
+Block = Table | Text | Picture | Cards
 
 
 class Section(Value):

@@ -16,9 +16,6 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from ftslurm.model.text import visible
-from ftslurm.report.account.job import JobAccount
-from ftslurm.report.account.jobs import JobsAccount
-from ftslurm.report.page import plots
 from ftslurm.report.page.document import Document, Table
 
 # Sections that begin on a new sheet.
@@ -27,12 +24,11 @@ _WHEN = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _LONG = 32
 
 
-def render_html(document: Document, account: JobAccount | JobsAccount) -> str:
+def render_html(document: Document) -> str:
     style = _text("style.css")
     return _environment().get_template("page.html.j2").render(
         document=document, style=Markup(style),  # noqa: S704 - a file of ours
         style_hash=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        plots=plots.job_pictures(account) if isinstance(account, JobAccount) else plots.jobs_pictures(account),
         breaks=BREAKS, kind_of=lambda block: type(block).__name__, class_of=_class_of,
     )  # fmt: skip
 

@@ -11,26 +11,10 @@ from ftslurm.report.account.job import ASSUMPTION, FAILURES_SHOWN, Failure, JobA
 from ftslurm.report.account.parts import LOST, UNSURE, Part
 from ftslurm.report.moments import exits, hang_words
 from ftslurm.report.page import document as doc
+from ftslurm.report.page import plots
+from ftslurm.report.page.plots import MEANINGS, SHORT
 from ftslurm.report.view import AttemptView
 from ftslurm.report.words import budgets, moment, span
-
-# In the order of an outage; of each what it means, for the reader of the table.
-MEANINGS: Mapping[Part, str] = {
-    Part.TRAINING: "ranks did work that had not been done before",
-    Part.NEW_OR_REDONE: "ranks ran; whether the work had been done before the restart is not known",
-    Part.REDONE: "from the first step after a restart to the first new one",
-    Part.NOTICING: "from the fault until ftrun knew of it",
-    Part.STOPPING: "until no process of the attempt was left",
-    Part.DECIDING: "until the ladder had chosen: devices and Slurm were asked",
-    Part.WAITING: "for a device to heal, a node, a lease, the queue",
-    Part.STARTING: "the script, the step, and the program until its first step where it reports steps",
-    Part.UNKNOWN: "nobody wrote down what the ranks did",
-    Part.OUTSIDE: "the script did something else; no part of the ratio",
-}
-SHORT: Mapping[Part, str] = {
-    Part.NOTICING: "notice", Part.STOPPING: "stop", Part.DECIDING: "decide", Part.WAITING: "heal/wait", Part.STARTING: "start",
-    Part.REDONE: "redo",
-}  # fmt: skip
 
 
 def job_document(job: JobAccount, now: float, evidence: Mapping[str, str] | None = None) -> doc.Document:
@@ -90,16 +74,13 @@ def part_rows(parts: Mapping[Part, float], show: Callable[[float], str]) -> list
 def _time(job: JobAccount) -> doc.Section:
     rows = part_rows(job.spent.parts, span)
     return doc.Section("time", "Where the time went", (
-        doc.Plot("parts", "Every second of the job, by what it went for."),
+        *plots.parts_of("Every second of the job, by what it went for.", job.spent.parts, span),
         doc.table_of(("part", "time", "share", "what it is"), rows, (1, 2)),
     ))  # fmt: skip
 
 
 def _timeline(job: JobAccount) -> doc.Section:
-    return doc.Section("timeline", "Attempts over nodes", (
-        doc.Plot("timeline", "Each row is a node, or several with the same story; each bar an attempt. Marks show faults, "
-                             "decisions, and nodes that were excluded or came back."),
-    ) if job.attempts else ())  # fmt: skip
+    return doc.Section("timeline", "Attempts over nodes", plots.timeline(job))
 
 
 def _outages(job: JobAccount) -> doc.Section:
@@ -115,7 +96,7 @@ def _outages(job: JobAccount) -> doc.Section:
     if not rows:
         return doc.Section("outages", "What each outage cost", (doc.Text("Nothing has failed."),))
     return doc.Section("outages", "What each outage cost", (
-        doc.Plot("outages", "The latest outages, one bar each: how long ranks did no new work, and why."),
+        *plots.outages(job),
         doc.table_of(head, rows, (0, *range(4, len(head)))),
     ))  # fmt: skip
 

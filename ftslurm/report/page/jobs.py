@@ -6,6 +6,7 @@ from ftslurm.model.text import counted
 from ftslurm.report.account.job import ASSUMPTION
 from ftslurm.report.account.jobs import METHOD, JobsAccount, Mtbf
 from ftslurm.report.page import document as doc
+from ftslurm.report.page import plots
 from ftslurm.report.page.job import part_rows
 from ftslurm.report.words import day, moment, span
 
@@ -47,8 +48,8 @@ def _summary(jobs: JobsAccount) -> doc.Section:
 def _time(jobs: JobsAccount) -> doc.Section:
     rows = part_rows(jobs.parts, doc.hours)
     return doc.Section("time", "Where the time went", (
-        doc.Plot("parts", f"{jobs.unit}-hours of all jobs, by what they went for."),
-        doc.Plot("bins", "The same over time; the points count failures."),
+        *plots.parts_of(f"{jobs.unit}-hours of all jobs, by what they went for.", jobs.parts, lambda of: f"{doc.hours(of)} h"),
+        *plots.bins(jobs),
         doc.table_of(("part", f"{jobs.unit}-hours", "share", "what it is"), rows, (1, 2)),
     ))  # fmt: skip
 
@@ -63,7 +64,7 @@ def _kinds(jobs: JobsAccount) -> doc.Section:
     ]  # fmt: skip
     head = ("what", "whose", "times", "jobs", "nodes", "lost", "answered by", "last", "for example")
     return doc.Section("kinds", "What failed most", (
-        *((doc.Plot("kinds", "How often each failure came."),) if rows else ()),
+        *plots.kinds(jobs),
         doc.table_of(head, rows, (2, 3, 5), empty="nothing has failed", most=100),
     ))  # fmt: skip
 
@@ -79,7 +80,7 @@ def _nodes(jobs: JobsAccount) -> doc.Section:
     ]
     head = ("node", "failures", "device faults", "excluded", "reinstated", "jobs", "last", "why")
     return doc.Section("nodes", "Nodes", (
-        *((doc.Plot("nodes", "Nodes that failures are blamed on, or that jobs excluded."),) if rows else ()),
+        *plots.nodes(jobs),
         doc.table_of(head, rows, (1, 2, 3, 4), empty="nothing is held against any node"),
     ))  # fmt: skip
 

@@ -13,7 +13,7 @@ from ftslurm.model.values import fields
 from ftslurm.report.account.job import JobAccount
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Ratio
-from ftslurm.report.page.document import Block, CardBlock, Cards, Document, Plot, Section, Table, Text
+from ftslurm.report.page.document import Block, CardBlock, Cards, Document, Picture, Section, Table, Text
 
 # What CommonMark and GitHub's tables take for markup inside a line. Brackets alone are none, and node lists have them; nor is
 # `_` between letters.
@@ -36,7 +36,7 @@ def escape(text: str) -> str:
 
 
 def _section(section: Section) -> Iterable[str]:
-    if all(isinstance(block, Plot) for block in section.blocks):
+    if all(isinstance(block, Picture) for block in section.blocks):
         return
     yield from ("", f"## {escape(section.title)}")
     for block in section.blocks:

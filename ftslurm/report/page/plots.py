@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ftslurm.model.nodes import fold_nodes, named_nodes
 from ftslurm.model.text import cut
-from ftslurm.model.values import Value, field
 from ftslurm.report.account.job import JobAccount
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Stretch
-from ftslurm.report.page.document import hours, percent
-from ftslurm.report.page.job import MEANINGS, SHORT
+from ftslurm.report.page.document import Bar, Picture, Row, hours, percent
 from ftslurm.report.words import clock, day, span
 
 ROWS_MOST, OUTAGES_MOST, KINDS_MOST, NODES_MOST = 40, 25, 12, 20
@@ -30,63 +28,26 @@ MARKS: Mapping[str, str] = {
     "lent": "lent by another job",
 }  # fmt: skip
 
-
-class Bar(Value):
-    """look: its colour and hatch. All in per cent: from the left, and from the top of its row."""
-
-    look: str
-    x: float
-    width: float
-    top: float = 14.0
-    height: float = 72.0
-
-
-class Row(Value):
-    """marks: look, and per cent from the left and from the top. words: per cent from the left, and what stands there. note:
-    beside the bars."""
-
-    label: str = ""
-    bars: tuple[Bar, ...] = ()
-    marks: tuple[tuple[str, float, float], ...] = ()
-    words: tuple[tuple[float, str], ...] = ()
-    note: str = ""
-
-
-class Picture(Value):
-    """names: look of a bar or a mark -> its name in the legend. lines: per cent from the left. axis: what the ticks count. tall:
-    the bars of its first row stand."""
-
-    title: str
-    rows: tuple[Row, ...]
-    names: Mapping[str, str] = field(default_factory=dict)
-    lines: tuple[float, ...] = ()
-    axis: str = ""
-    tall: bool = False
-
-    @property
-    def legend(self) -> list[tuple[str, str, bool]]:
-        """Of what is drawn: look, name, is it a mark?"""
-        bars = {bar.look for row in self.rows for bar in row.bars}
-        marks = {look for row in self.rows for look, _, _ in row.marks}
-        return [(look, name, look in marks) for look, name in self.names.items() if look in bars | marks]
-
-
 Amounts = Sequence[tuple[str, float]]
 
 
-def job_pictures(job: JobAccount) -> dict[str, Picture | None]:
-    return {
-        "parts": _parts("Share of each part of the time", job.spent.parts, span),
-        "timeline": _timeline(job),
-        "outages": _outages(job),
-    }
-
-
-def jobs_pictures(jobs: JobsAccount) -> dict[str, Picture | None]:
-    return {
-        "parts": _parts(f"{jobs.unit}-hours by part", jobs.parts, lambda value: f"{hours(value)} h"),
-        "bins": _bins(jobs), "kinds": _kinds(jobs), "nodes": _nodes(jobs),
-    }  # fmt: skip
+# In the order of an outage; of each what it means, for the reader of the table.
+MEANINGS: Mapping[Part, str] = {
+    Part.TRAINING: "ranks did work that had not been done before",
+    Part.NEW_OR_REDONE: "ranks ran; whether the work had been done before the restart is not known",
+    Part.REDONE: "from the first step after a restart to the first new one",
+    Part.NOTICING: "from the fault until ftrun knew of it",
+    Part.STOPPING: "until no process of the attempt was left",
+    Part.DECIDING: "until the ladder had chosen: devices and Slurm were asked",
+    Part.WAITING: "for a device to heal, a node, a lease, the queue",
+    Part.STARTING: "the script, the step, and the program until its first step where it reports steps",
+    Part.UNKNOWN: "nobody wrote down what the ranks did",
+    Part.OUTSIDE: "the script did something else; no part of the ratio",
+}
+SHORT: Mapping[Part, str] = {
+    Part.NOTICING: "notice", Part.STOPPING: "stop", Part.DECIDING: "decide", Part.WAITING: "heal/wait", Part.STARTING: "start",
+    Part.REDONE: "redo",
+}  # fmt: skip
 
 
 def _look(part: Part) -> str:
@@ -97,14 +58,14 @@ PARTS: Mapping[str, str] = {_look(part): part.value for part in MEANINGS}
 
 
 def _stacked(
-    title: str, rows: Sequence[tuple[str, Amounts, str]], axis: str = "", names: Mapping[str, str] | None = None
-) -> Picture | None:
-    """rows: label, amounts that stand beside each other, note."""
+    caption: str, rows: Sequence[tuple[str, Amounts, str]], axis: str = "", names: Mapping[str, str] | None = None
+) -> tuple[Picture, ...]:
+    """rows: label, amounts that stand beside each other, note. Empty where there is nothing to draw."""
     most = max((sum(amount for _, amount in amounts) for _, amounts, _ in rows), default=0.0)
     if not most:
-        return None
+        return ()
     drawn = [Row(cut(label, LABEL_MOST), tuple(_beside(amounts, 100 / most)), note=note) for label, amounts, note in rows]
-    return Picture(title, (*drawn, _scale(most)) if axis else tuple(drawn), names or {}, axis=axis)
+    return (Picture(caption, (*drawn, _scale(most)) if axis else tuple(drawn), names or {}, axis=axis),)
 
 
 def _beside(amounts: Amounts, scale: float) -> Iterator[Bar]:
@@ -123,9 +84,9 @@ def _scale(most: float) -> Row:
     return Row(words=tuple((100 * step * tick / most, f"{step * tick:g}") for tick in range(int(most / step) + 1)))
 
 
-def _parts(title: str, parts: Mapping[Part, float], show: Callable[[float], str]) -> Picture | None:
+def parts_of(caption: str, parts: Mapping[Part, float], show: Callable[[float], str]) -> tuple[Picture, ...]:
     whole = sum(parts.values())
-    return _stacked(title, [
+    return _stacked(caption, [
         (part.value, [(_look(part), parts[part])], f"{percent(parts[part] / whole)}, {show(parts[part])}")
         for part in MEANINGS if parts[part] > 0
     ])  # fmt: skip
@@ -134,17 +95,17 @@ def _parts(title: str, parts: Mapping[Part, float], show: Callable[[float], str]
 # --- one job
 
 
-def _timeline(job: JobAccount) -> Picture | None:
+def timeline(job: JobAccount) -> tuple[Picture, ...]:
     if not job.attempts or job.spent.whole_s <= 0:
-        return None
+        return ()
     began, whole_s = job.spent.began, job.spent.whole_s
 
     def at(moment: float) -> float:
         return 100 * (min(max(moment, began), job.spent.ended) - began) / whole_s
 
-    nodes, left_out = _rows(job)
+    alike, left_out = _rows(job)
     rows = [Row("job", tuple(_bars(job.spent.stretches, at)))]
-    for names, attempts, events in nodes:
+    for names, attempts, events in alike:
         mine = [each for each in job.spent.stretches if each.attempt in attempts and each.part not in _WITHOUT_NODES]
         marks = tuple((what, at(when), 50.0) for what, when in events if what in MARKS)
         rows.append(Row(cut(fold_nodes(names), LABEL_MOST), tuple(_bars(mine, at)), marks))
@@ -154,10 +115,15 @@ def _timeline(job: JobAccount) -> Picture | None:
             numbers.append((at(one.outage.at), str(one.number)))
     unit_s, unit = _unit(whole_s)
     more = f"; {left_out} more nodes are left out" if left_out else ""
-    return Picture(
-        "Attempts over nodes", (Row(words=tuple(numbers)), *rows, _scale(whole_s / unit_s)),
+    caption = (
+        "Each row is a node, or several with the same story; each bar an attempt. Marks show faults, decisions, and nodes that "
+        "were excluded or came back."
+    )
+    picture = Picture(
+        caption, (Row(words=tuple(numbers)), *rows, _scale(whole_s / unit_s)),
         {**PARTS, **MARKS}, tuple(at(one.outage.at) for one in job.failures), f"{unit} since {day(began)} {clock(began)}{more}",
     )  # fmt: skip
+    return (picture,)
 
 
 _WITHOUT_NODES = frozenset({Part.WAITING, Part.OUTSIDE, Part.DECIDING})
@@ -206,7 +172,7 @@ def _rows(job: JobAccount) -> tuple[list[_Alike], int]:
     return rows[:ROWS_MOST], sum(len(names) for names, _, _ in rows[ROWS_MOST:])
 
 
-def _outages(job: JobAccount) -> Picture | None:
+def outages(job: JobAccount) -> tuple[Picture, ...]:
     shown = [one for one in job.failures if one.lost_s + one.unsure_s > 0][-OUTAGES_MOST:][::-1]
     unit_s, unit = _unit(max((sum(one.cost.values()) for one in shown), default=0.0))
     parts = (*SHORT, Part.NEW_OR_REDONE, Part.UNKNOWN)
@@ -214,16 +180,16 @@ def _outages(job: JobAccount) -> Picture | None:
         (f"{one.number}  {one.name}: {one.remedy}", [(_look(part), one.cost.get(part, 0.0) / unit_s) for part in parts], "")
         for one in shown
     ]
-    return _stacked("What each outage cost", rows, unit, PARTS)
+    return _stacked("The latest outages, one bar each: how long ranks did no new work, and why.", rows, unit, PARTS)
 
 
 # --- many jobs
 
 
-def _bins(jobs: JobsAccount) -> Picture | None:
+def bins(jobs: JobsAccount) -> tuple[Picture, ...]:
     most = max((sum(each.parts.values()) for each in jobs.bins), default=0.0)
     if not most:
-        return None
+        return ()
     wide, failures = 100 / len(jobs.bins), max(each.failures for each in jobs.bins)
     bars: list[Bar] = []
     for place, each in enumerate(jobs.bins):
@@ -239,22 +205,23 @@ def _bins(jobs: JobsAccount) -> Picture | None:
         ((place + 0.5) * wide, clock(each.at)[:5] if each.width_s < 86400 else day(each.at)[5:])
         for place, each in enumerate(jobs.bins) if not place % step
     ]  # fmt: skip
-    return Picture(
-        f"{jobs.unit}-hours by part over time", (Row("", tuple(bars), marks), Row(words=tuple(when))),
+    picture = Picture(
+        "The same over time; the points count failures.", (Row("", tuple(bars), marks), Row(words=tuple(when))),
         {**PARTS, "failures": f"failures, {failures} at most"}, (), f"the highest bar: {hours(most)} {jobs.unit}-hours", True,
     )  # fmt: skip
+    return (picture,)
 
 
-def _kinds(jobs: JobsAccount) -> Picture | None:
-    return _stacked("How often each failure came", [
+def kinds(jobs: JobsAccount) -> tuple[Picture, ...]:
+    return _stacked("How often each failure came.", [
         (kind.name, [("waiting", kind.count)], f"{kind.count}, lost {span(kind.lost_s)}") for kind in jobs.kinds[:KINDS_MOST]
     ])  # fmt: skip
 
 
-def _nodes(jobs: JobsAccount) -> Picture | None:
+def nodes(jobs: JobsAccount) -> tuple[Picture, ...]:
     looks = {"waiting": "failures", "redone": "device faults", "deciding": "excluded", "training": "reinstated"}
     rows = [
         (line.node, [*zip(looks, (line.failures, line.faults, line.excluded, line.reinstated), strict=True)], "")
         for line in jobs.nodes[:NODES_MOST]
     ]  # fmt: skip
-    return _stacked("What is held against nodes", rows, "how often", looks)
+    return _stacked("Nodes that failures are blamed on, or that jobs excluded.", rows, "how often", looks)
