@@ -225,12 +225,12 @@ def _long_phase(ends: Sequence[RankEnd], waited: Sequence[Hit], evidence: Sequen
     for end in ends:
         if end.rank in told or seen.failed(end):
             continue
-        said = [piece for piece in end.output if late <= piece.at <= gave_up and piece.text.strip()]
-        if said:
-            line = visible(said[-1].text.strip().splitlines()[-1].strip()[-LINE_CHARS:])
+        said = [piece for piece in end.output if piece.at <= gave_up and piece.text.strip()]
+        line = visible(said[-1].text.strip().splitlines()[-1].strip()[-LINE_CHARS:]) if said else ""
+        if said and said[-1].at >= late:
             return _at_work(end, f"it printed `{line}` {gave_up - said[-1].at:.0f} s before", first, evidence)
         if late <= end.alive:
-            sign = f"{end.alive_by} until {max(0.0, gave_up - end.alive):.0f} s before"
+            sign = f"{f'after `{line}` ' if line else ''}{end.alive_by} until {max(0.0, gave_up - end.alive):.0f} s before"
             return _at_work(end, sign, first, evidence)
     return None
 

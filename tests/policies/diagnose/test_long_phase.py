@@ -64,7 +64,7 @@ def test_who_said_nothing_in_the_last_quarter_of_the_wait_is_silent(book: Patter
 
 def test_io_or_a_beat_is_as_good_as_a_word(book: PatternBook) -> None:
     v = run(book, (401.0, "saving the checkpoint\n"), alive=995.0, alive_by="it did IO")
-    assert v.signature == "long-phase" and "rank 0's work: it did IO until 5 s before" in v.what
+    assert v.signature == "long-phase" and "rank 0's work: after `saving the checkpoint` it did IO until 5 s before" in v.what
     assert run(book, (401.0, "saving\n"), alive=500.0, alive_by="it did IO").signature == "nccl-watchdog"
 
 
