@@ -215,6 +215,11 @@ def test_one_change_of_the_machine(check: str, machine: Machine, level: str) -> 
     assert found(site(GOOD, machine=machine))[check].level.value == level
 
 
+def test_a_home_that_cannot_be_written_costs_the_requeues_alone() -> None:
+    finding = found(site(GOOD, machine=replace(WELL, ledgers=Ledgers(ON_NFS, "Permission denied"))))["state folder"]
+    assert finding.rungs == ("isolated-requeue", "unconditional-requeue") and "first node" in finding.reason
+
+
 def test_only_an_administrator_hears_of_the_settings_of_the_hooks() -> None:
     machine = replace(WELL, scripts={OURS["Prolog"]: True}, hook_settings="hooks.yaml: line 3 is no setting")
     assert "hook settings" not in found(site(GOOD, machine=machine))
