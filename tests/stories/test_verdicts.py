@@ -415,7 +415,7 @@ def test_the_mark_of_a_drill_stands_on_its_own_failure_alone() -> None:
 def test_a_node_lost_in_a_drill_is_taken_out_and_not_held_against_it_later() -> None:
     job = Job(diagnose=told(FAULT)).begin()
     drill(job, "lost-node", node="n2")
-    assert job.did(do.DrillRanks)[0].ranks == (2, 3)
+    assert job.did(do.DrillRanks)[0].ranks == (2, 3) and answer(job, 1) == (True, "its tasks are lost without a message")
     job.tell(ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
     assert not job.did(do.TellOthers)

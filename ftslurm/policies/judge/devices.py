@@ -28,6 +28,9 @@ from ftslurm.policies.situation import Trouble
 # The user's word -> the shim's.
 _TO_SHIMS = {"rank-crash": "crash", "hang": "hang", "slow-rank": "slow", "lost-node": "lost", "end": "end"}
 
+# What becomes of the ranks, where no number says it.
+_HOW = {"hang": "stands still", "lost-node": "its tasks are lost without a message", "end": "goes on as before"}
+
 
 class PlannedDrill(Value):
     """how: for people."""
@@ -56,7 +59,7 @@ def plan_drill(drill: Drill, tasks: Mapping[int, Task]) -> PlannedDrill | None:
 def _how(drill: Drill) -> str:
     if drill.fault == "rank-crash":
         return f"killed by {signal_name(drill.signal)}" if drill.signal else f"exits with status {drill.status}"
-    return f"gets {drill.share:.0%} of the time" if drill.fault == "slow-rank" else "ordered"
+    return f"gets {drill.share:.0%} of the time" if drill.fault == "slow-rank" else _HOW[drill.fault]
 
 
 # --- the devices
