@@ -43,6 +43,7 @@ from ftslurm.system.files import raise_limit
 from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
+from ftslurm.wrapper.controller.live import LiveBoard, LiveTeller
 from ftslurm.wrapper.controller.orders import RankSetup
 from ftslurm.wrapper.controller.people import Display
 from ftslurm.wrapper.controller.run import collect_rarely
@@ -155,7 +156,10 @@ def controller(ranks: int, folder: Path, orders: Sequence[int]) -> None:
         sources, Launcher(tell), Scheduler(), signals, clock, lambda launch: channel(launch=launch), diagnosis, display,  # type: ignore[arg-type]
         setup=setup,
     )  # fmt: skip
-    Controller(Judge(settings, History(), facts), sources, effects, Journal(folder / "jobs/scale.1.jsonl"), clock).run()
+    board = sources.reports.observer = LiveBoard(sources, facts.run)
+    journal = Journal(folder / "jobs/scale.1.jsonl")
+    live = LiveTeller(journal.path, sources, board)
+    Controller(Judge(settings, History(), facts), sources, effects, journal, clock, live).run()
 
 
 class Gate:

@@ -176,7 +176,7 @@ class Peer:
 
     def send(self, message: Message) -> None:
         """Queue `message` and send what the socket takes now; the rest follows when it takes more."""
-        self._unsent += self.link.pack(dict(message))
+        self._unsent += self.link.pack(message)
         if len(self._unsent) > MAX_UNSENT:
             self._server.drop(self, "it does not read what is sent to it")
         else:

@@ -79,28 +79,26 @@ class Caller:
 
     def send(self, message: Message) -> None:
         """Send the message. It arrives sooner or later, unless the other side has ended."""
-        numbered = self._talk.say(dict(message))
+        numbered = self._talk.say(message)
         if len(self._talk.kept) > MAX_KEPT:
             self.close("too much waits for it")
         elif self._peer is not None:
             self._peer.send(numbered)
 
-    def hear(self, message: Message, cut_off: bool = False) -> bool:
-        """Is it a valid, new message? A beat is answered, which renews the lease unless we are cut off.
+    def answer(self, beat: Message, cut_off: bool) -> None:
+        """Which renews the lease unless we are cut off. Raises: WireError."""
+        self._has(beat.get("a"))
+        if type(beat.get("k")) is not int:
+            raise WireError(f"{self.owner}: a beat without a number")
+        self.paused = beat.get("pause") is True and not self.let_go
+        if self._peer is not None:
+            promise = {"paused": True} if self.paused and not cut_off else {}
+            self._peer.send({"t": "beat", "k": beat["k"], "a": self._talk.heard, **self._word(cut_off), **promise})
 
-        Raises: WireError.
-        """
-        if message.get("t") == "beat":
-            self._has(message.get("a"))
-            if type(message.get("k")) is not int:
-                raise WireError(f"{self.owner}: a beat without a number")
-            self.paused = message.get("pause") is True and not self.let_go
-            if self._peer is not None:
-                promise = {"paused": True} if self.paused and not cut_off else {}
-                self._peer.send({"t": "beat", "k": message["k"], "a": self._talk.heard, **self._word(cut_off), **promise})
-            return False
+    def hear(self, message: Message) -> bool:
+        """Is it a valid, new message? Raises: WireError."""
         try:
-            return self._talk.hear(dict(message))
+            return self._talk.hear(message)
         except LinkError as error:
             raise WireError(f"{self.owner}: {error}") from None
 
@@ -227,11 +225,11 @@ class Callers:
     def hear(self, caller: Caller, message: Message) -> tuple[bool, Sequence[ev.Event]]:
         """Gives whether it is a new report, and the events that its arrival causes. Raises: WireError."""
         heard = self.contact.record_message(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
-        if message.get("t") == "beat":
-            heard = (*heard, *self._beat(caller, message))
-        before = caller.paused
-        new = caller.hear(message, self._cut_off)
-        return new and not caller.let_go, (*heard, *self._paused(caller, before))
+        if message.get("t") != "beat":
+            return caller.hear(message) and not caller.let_go, heard
+        before, heard = caller.paused, (*heard, *self._beat(caller, message))
+        caller.answer(message, self._cut_off)
+        return False, (*heard, *self._paused(caller, before))
 
     def not_understood(self, caller: Caller, why: str) -> None:
         """End the conversation: the caller would say the same again over another connection."""
@@ -316,7 +314,7 @@ class Callers:
     def _is_known(self, caller: Caller) -> bool:
         """Has nobody taken its place, such as the shim of the same rank in a later step?"""
         owner: Any = caller.owner
-        return caller in (self.shims.get(owner), self._leaving.get(owner), self.agents.get(owner))
+        return caller is self.shims.get(owner) or caller in (self._leaving.get(owner), self.agents.get(owner))
 
     def _beat(self, caller: Caller, message: Message) -> Sequence[ev.Event]:
         """Before the beat is answered, find out whether we ourselves are cut off: then we may renew no lease."""

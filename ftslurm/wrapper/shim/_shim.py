@@ -594,7 +594,7 @@ class SignedConnection:
         return blake2s(side + number.to_bytes(8, "big") + text, key=self._session, digest_size=16).hexdigest().encode()
 
 
-Message: TypeAlias = "dict[str, Any]"
+Message: TypeAlias = "Mapping[str, Any]"
 
 
 # --- JSON, read and written by the C halves of the json module alone
@@ -1839,8 +1839,8 @@ class RankEnding:
     def message(self) -> Message:
         """For the controller."""
         killed_by = self.killed_by
-        code = 0 if killed_by else self.status
-        said: Message = {"t": "exited", "attempt": self._command.attempt, "code": code, "signal": killed_by, "at": self._at}
+        said: dict[str, Any] = {"t": "exited", "attempt": self._command.attempt, "signal": killed_by, "at": self._at}
+        said["code"] = 0 if killed_by else self.status
         if notes := last_notes(self._page):
             said["notes"] = notes
         if self._command.status:

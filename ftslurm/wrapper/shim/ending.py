@@ -14,6 +14,7 @@ from ftslurm.wrapper.shim.processes import RESCAN_S, environ_of, oom_kills, send
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 
 # --- Processes of an older attempt whose shim was killed: they are found by their environment, and ended.
@@ -198,8 +199,8 @@ class RankEnding:
     def message(self) -> Message:
         """For the controller."""
         killed_by = self.killed_by
-        code = 0 if killed_by else self.status
-        said: Message = {"t": "exited", "attempt": self._command.attempt, "code": code, "signal": killed_by, "at": self._at}
+        said: dict[str, Any] = {"t": "exited", "attempt": self._command.attempt, "signal": killed_by, "at": self._at}
+        said["code"] = 0 if killed_by else self.status
         if notes := last_notes(self._page):
             said["notes"] = notes
         if self._command.status:

@@ -14,6 +14,7 @@ from ftslurm.wrapper.shim.fast_stdlib import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, TypeAlias
 
 # --- One signed connection: both sides prove that they know the secret, and every line carries a digest.
@@ -119,7 +120,7 @@ class SignedConnection:
         return blake2s(side + number.to_bytes(8, "big") + text, key=self._session, digest_size=16).hexdigest().encode()
 
 
-Message: TypeAlias = "dict[str, Any]"
+Message: TypeAlias = "Mapping[str, Any]"
 
 
 # --- JSON, read and written by the C halves of the json module alone
