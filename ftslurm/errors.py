@@ -31,13 +31,13 @@ class UsageError(FtslurmError):
 
 
 class RequestRefused(FtslurmError):
-    """`ftslurm control`: ftrun has answered, and does not do what was asked for."""
+    """`ftslurm control` and `drill`: ftrun has answered, and does not do what was asked for."""
 
     exit_status = 1
 
 
 class NotTaken(FtslurmError):
-    """`ftslurm control`: what was asked for is written down, and no ftrun has taken it yet."""
+    """`ftslurm control` and `drill`: what was asked for is written down, and no ftrun has taken it yet."""
 
     exit_status = 3
 
