@@ -117,6 +117,9 @@ def _is_at_a_prompt(words: list[str], pid: int, proc: Path) -> bool:
 
 
 def _head_of(path: Path) -> bytes:
+    """Raises: OSError, for a pipe as well (`bash <(...)`): we would wait for ever, or take from the shell what it runs next."""
+    if not path.is_file():
+        raise OSError
     with path.open("rb") as file:
         return file.read(MAX_BYTES)
 

@@ -25,7 +25,7 @@ from ftslurm.ledger.shared_file import NodeMemory, add_clean_up, known_clean_ups
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.folds.history import CleanUpTook, History, clean_up_of
 from ftslurm.model.folds.node_memory import suspect_nodes, to_remember
-from ftslurm.model.job import Allocation, Call
+from ftslurm.model.job import Allocation, Call, Reading
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Resolved, Settings, places_told
@@ -247,7 +247,7 @@ def facts_of(
     wide = step_width(order.components, allocation.size, settings.nodes.spares)
     no_swap = why_not_placed(order.components)
     no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
-    read = call_read() if launcher == "srun" else Call()
+    read = call_read(order.components) if launcher == "srun" else Call()
     again = input_spent(order)
     sdk = sdk_env(settings, cycle_link(settings, order.env, allocation.job.number))
     by_itself = again if launcher != "srun" else ""  # without Slurm no script runs again at a requeue, ftrun does
@@ -314,8 +314,11 @@ def _to_read(said: str) -> int:
     return 0
 
 
-def call_read() -> Call:
-    """How the caller of this ftrun (script, shell, program) takes a failure of its step."""
+def call_read(components: Sequence[Component]) -> Call:
+    """How the caller of this ftrun (script, shell, program) takes a failure of its step. An interactive shell has its last
+    command's status, which its user has seen."""
+    if has_flag(components[0].options, "pty") and os.isatty(0):
+        return Call(Reading.ANSWER, "--pty: who sits at the terminal sees it")
     own = frozenset({"ftrun", Path(sys.argv[0]).name})
     # Slurm's own name of a script says nothing.
     places = [CallPlace(each.text, each.offset, "" if each.name == "slurm_script" else each.name) for each in callers(own)]

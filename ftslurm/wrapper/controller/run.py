@@ -64,7 +64,7 @@ def dry_run(order: Order) -> str:
     lines += ["# the agents:", shlex.join(launcher.watch_argv(nodes))]
     lines += [f"# the ledger: below {state_folder(order.env)}"]
     lines += [f"# ladder: {', '.join(site.settings.ladder)}; max_restarts {site.settings.max_restarts}"]
-    lines += [f"# {call_read().words}"] if not site.local else []
+    lines += [f"# {call_read(order.components).words}"] if not site.local else []
     return "\n".join(lines)
 
 

@@ -9,7 +9,8 @@ import pytest
 from ftslurm.config.settings_files import SettingsAsked
 from ftslurm.errors import LaunchFailed
 from ftslurm.launchers.srun_options import Component
-from ftslurm.wrapper.controller.facts import check_descriptors
+from ftslurm.model.job import Reading
+from ftslurm.wrapper.controller.facts import call_read, check_descriptors
 from ftslurm.wrapper.controller.survey import Order
 
 
@@ -28,3 +29,12 @@ def test_what_is_certain_is_counted(components: list[str], env: Mapping[str, str
     check_descriptors(needs, order, 1000)
     with pytest.raises(LaunchFailed, match=f"need {needs} connections to ftrun, which may open {needs - 1} here"):
         check_descriptors(needs - 1, order, 1000)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_shell_at_a_terminal_is_not_started_again(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`exit` behind a command that failed ends it with that status; without a terminal it is a line copied into a script."""
+    monkeypatch.setattr("os.isatty", lambda descriptor: terminal)
+    monkeypatch.setattr("ftslurm.wrapper.controller.facts.callers", lambda own: ())
+    read = call_read((Component(("--pty",), ("bash",)),))
+    assert (read.reading is Reading.ANSWER) is terminal, read
