@@ -136,7 +136,10 @@ def print_history(
         ended, told = attempt.ended.at if attempt.ended else 0.0, bool(attempt.cards)
         runs = attempt is attempts[-1] and view.summary.state in ("running", "hanging")
         _print_attempt(console, attempt, now if runs else ended, whole.get(attempt.number, ()))
-    console.print(safe_text(f"now: {view.summary.words if whole else _state(view, now)}", style="bold"))
+    # A step that never came up has no attempt, below which its card would stand.
+    shown = any(card.rung == Rung.FAIL for attempt in attempts[-1:] for card in attempt.cards)
+    briefly = not whole and (shown or view.summary.state != "failed")
+    console.print(safe_text(f"now: {_state(view, now) if briefly else view.summary.words}", style="bold"))
 
 
 def _again(a: Again) -> str:

@@ -234,6 +234,19 @@ def test_a_history_tells_the_whole_story_in_a_pipe() -> None:
         assert word in text, text
 
 
+def test_a_history_tells_why_a_step_that_never_came_up_failed() -> None:
+    why = "the step did not come up: its launcher exited with status 1"
+    run = rec.RunBegan(1.0, "s", "7", "c", 0, "", "x", "n[1-2]")
+    records = [
+        run, rec.TroubleSeen(2.0, 0, "launch", why), rec.Decided(2.0, "s-1", 0, "fail", "launch", "because", status=1),
+        rec.Finished(2.0, "s", 1, why, outcome="failed"),
+    ]  # fmt: skip
+    before = [run, rec.AttemptBegan(1.0, "s", 1, 0, "", 1, "n[1-2]", 2), *records]
+    for each in (records, before):
+        seen = status_of(each)
+        assert seen is not None and why in shown(print_history, seen, attempts(each), 3.0)
+
+
 def test_a_standstill_shows_what_its_rank_does_and_what_helps_now() -> None:
     job = Job().begin()
     does = "rank 1 is stopped somewhere"
