@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.filesize import decimal
 
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.text import visible
-from ftslurm.model.values import Value, replace
+from ftslurm.model.values import Value, fields, replace
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.report.card import Card, fault_of, meaning_of, more_of, what_of
 from ftslurm.report.words import KILLED_BY
@@ -39,13 +39,13 @@ ENDED: Mapping[str, tuple[str, str]] = {
 class Analysis(Value):
     """What is known of a job by its log alone."""
 
-    name: str  # of the log, for people
-    verdict: Verdict
+    log: str  # its name, for people
+    verdict: rec.Diagnosed  # as the ledger of a job would have it
     failed: bool  # does it tell of a failure at all?
-    place: str = ""  # file and line of the decisive words
-    read: int = 0  # bytes
-    skipped: int = 0  # of them, not looked at
-    rank: int = -1  # rank, node, status: who failed first, as far as the log tells
+    line: str = ""  # file and line of the decisive words
+    bytes: int = 0
+    skipped: int = 0  # of them, not read
+    rank: int | None = None  # rank, node, status: who failed first, as far as the log tells
     node: str = ""
     status: ExitStatus | None = None
     hang: tuple[rec.Advised, ...] = ()  # what may keep the job from going on, where nothing has failed
@@ -56,14 +56,14 @@ class Analysis(Value):
             well = self.status is not None and self.status.ok
             what = "the job ended well (status 0)" if well else "nothing in it tells of a failure"
             return Card(
-                0.0, "", f"{self.name}: {what}", why=self._hang(), again="" if well else self._again(),
+                0.0, "", f"{self.log}: {what}", why=self._hang(), again="" if well else self._again(),
                 hint="; ".join(hint.advice for hint in self.hang), log=self._log(),
             )  # fmt: skip
-        v, ended = diagnosed(self.verdict), self.verdict.signature in ENDED
+        v, ended = self.verdict, self.verdict.signature in ENDED
         more = more_of(v, [v.said, *v.said.split("; ", 1)[1:], "exited with status", "was killed by"])
         meaning, whose = ("", []) if ended else (meaning_of(v), [fault_of(v)])
         return Card(
-            0.0, "", f"{self.name}: {self._who()}", what_of(v), meaning, v.place, "; ".join([*whose, *more]),
+            0.0, "", f"{self.log}: {self._who()}", what_of(v), meaning, v.place, "; ".join([*whose, *more]),
             again=self._again(), hint=v.advice, log=self._log(), next=self._next(v),
         )  # fmt: skip
 
@@ -76,20 +76,20 @@ class Analysis(Value):
         if self.verdict.signature in ENDED:
             return ENDED[self.verdict.signature][0]
         where = f" on {self.node}" if self.node else ""
-        who = f"rank {self.rank}{where}" if self.rank >= 0 else "the job"
+        who = f"rank {self.rank}{where}" if self.rank is not None else "the job"
         return f"{who} {self.status}" if self.status is not None else f"{who} failed"
 
     def _again(self) -> str:
-        again = ENDED.get(self.verdict.signature, ("", AGAIN[self.verdict.retriable]))[1]
-        unproven = self.verdict.signature in KILLED_BY and self.verdict.retriable is Retriable.NO
+        again = ENDED.get(self.verdict.signature, ("", AGAIN[Retriable(self.verdict.retriable)]))[1]
+        unproven = self.verdict.signature in KILLED_BY and self.verdict.retriable == Retriable.NO.value
         return "no, if memory ran out; else the failure may not recur" if unproven else again
 
     def _log(self) -> str:
-        gap = f" (of {decimal(self.read)} the middle {decimal(self.skipped)} were not read)" if self.skipped else ""
-        return f"{self.place or self.name}{gap}"
+        gap = f" (of {decimal(self.bytes)} the middle {decimal(self.skipped)} were not read)" if self.skipped else ""
+        return f"{self.line or self.log}{gap}"
 
     def _next(self, v: rec.Diagnosed) -> str:
-        path, colon, line = self.place.rpartition(":")
+        path, colon, line = self.line.rpartition(":")
         if colon and line.isdecimal():
             pager = "zless" if path.endswith(".gz") else "less"
             return f"{pager} +{line} {shlex.quote(path)}" if path != "stdin" else ""
@@ -118,23 +118,13 @@ def undecided(verdict: Verdict) -> Verdict:
     return replace(verdict, retriable=Retriable.UNKNOWN, confidence=Confidence.NONE)
 
 
-class AnalysisTold(Value):
+class AnalysisTold(Analysis):
     """For programs."""
 
-    log: str
-    failed: bool
-    another_try: bool | None  # null where nobody knows
-    verdict: rec.Diagnosed  # as the ledger of a job would have it
-    line: str  # file and line of the decisive words
-    rank: int | None
-    node: str
-    hang: Sequence[rec.Advised]
-    bytes: int
-    skipped: int  # of them, not read
-    card: Card
+    another_try: bool | None = None  # null where nobody knows
+    card: Card = Card(0.0, "", "")
 
 
 def analysis_as_json(a: Analysis) -> AnalysisTold:
-    again = {Retriable.YES: True, Retriable.ONCE: True, Retriable.NO: False}.get(a.verdict.retriable)
-    rank = a.rank if a.rank >= 0 else None
-    return AnalysisTold(a.name, a.failed, again, diagnosed(a.verdict), a.place, rank, a.node, a.hang, a.read, a.skipped, a.card)
+    again = {Retriable.YES.value: True, Retriable.ONCE.value: True, Retriable.NO.value: False}.get(a.verdict.retriable)
+    return AnalysisTold(**{each.name: getattr(a, each.name) for each in fields(a)}, another_try=again, card=a.card)

@@ -75,8 +75,8 @@ def card_lines(card: Card, width: int | None = None) -> list[str]:
     other facts. None for a pipe or a message: one line per fact, cut at MAX_CHARS.
     """
     if width is None:
-        return [_first(label) + _short(label, value, MAX_CHARS) for label, value in card.rows()]
-    wants = {label: len(_wrapped(value, _room(label, width))) for label, value in card.rows()}
+        return [_first(label) + _fitted(label, value, MAX_CHARS, 1)[0] for label, value in card.rows()]
+    wants = {label: len(_fitted(label, value, _room(label, width))) for label, value in card.rows()}
     if sum(wants.values()) > max_lines(width):
         wants.pop("hint", None)
     share, spare = dict.fromkeys(wants, 1), max_lines(width) - len(wants)
@@ -106,17 +106,9 @@ def _first(label: str) -> str:
     return f"{' ' * _INDENT}{label:<{_LABEL}}  " if label else ""
 
 
-def _wrapped(value: str, width: int) -> list[str]:
-    return textwrap.wrap(value, width, break_on_hyphens=False) or [""]
-
-
-def _short(label: str, value: str, most: int) -> str:
-    return cut_front(value, most) if label in _PATHS else cut(value, most)
-
-
-def _fitted(label: str, value: str, width: int, rows: int) -> list[str]:
+def _fitted(label: str, value: str, width: int, rows: int | None = None) -> list[str]:
     """The value in at most `rows` rows, shortened if need be."""
-    shown = cut_front(value, rows * width) if label in _PATHS else value
+    shown = cut_front(value, rows * width) if rows and label in _PATHS else value
     return textwrap.wrap(shown, width, break_on_hyphens=False, max_lines=rows, placeholder="...") or [""]
 
 

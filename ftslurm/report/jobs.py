@@ -127,11 +127,19 @@ HEADING = ("JOB", "NAME", "STATE", "ATTEMPT", "NODES", "LAST", "WHAT")
 WIDE = 110
 
 
-def job_lines(jobs: Sequence[JobSummary], now: float, width: int = 0, names: bool = False) -> list[str]:
-    """A heading and a line a job. width: of the terminal, 0 for lines as long as they are. names: with those of the jobs."""
+def job_lines(
+    jobs: Sequence[JobSummary], now: float, width: int = 0, names: bool = False, of_all: Sequence[tuple[str, float]] = ()
+) -> list[str]:
+    """A heading and a line a job. width: of the terminal, 0 for lines as long as they are. names: with those of the jobs. of_all:
+    of jobs of all users, the user and the lost seconds of each."""
     several = len({job.cluster for job in jobs}) > 1
     rows = [HEADING, *(cells(job, now, several) for job in jobs)]
-    return columns(rows if names else [(row[0], *row[2:]) for row in rows], width)
+    if not names:
+        rows = [(row[0], *row[2:]) for row in rows]
+    if of_all:
+        told = [("USER", "LOST"), *((user, age(lost_s)) for user, lost_s in of_all)]
+        rows = [(user, *row[:-1], lost, row[-1]) for (user, lost), row in zip(told, rows, strict=True)]
+    return columns(rows, width)
 
 
 def cells(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
@@ -140,16 +148,6 @@ def cells(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
     more = ", ".join(filter(None, (job.what, _until(job, now))))
     what = ": ".join(filter(None, (told if job.rung != Rung.FAIL else "", more))) or job.command
     return name, job.name, job.state, str(job.attempt), job.nodes, age(now - job.at), what
-
-
-def lines_of_all(jobs: Sequence[tuple[str, JobSummary, float]], now: float, width: int = 0) -> list[str]:
-    """A heading and a line a job of all users: user, job, lost seconds."""
-    several = len({job.cluster for _, job, _ in jobs}) > 1
-    rows: list[tuple[str, ...]] = [("USER", HEADING[0], *HEADING[2:-1], "LOST", HEADING[-1])]
-    for user, job, lost_s in jobs:
-        number, _, *middle, what = cells(job, now, several)
-        rows.append((user, number, *middle, age(lost_s), what))
-    return columns(rows, width)
 
 
 # Columns that are set flush right.

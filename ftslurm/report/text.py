@@ -47,12 +47,13 @@ def console() -> Console:
 def print_status(console: Console, view: Status, now: float) -> None:
     """now: Unix seconds."""
     wait, job = view.wait, view.summary
+    last = f"{job.rung} ({job.cause}): {view.why}" if job.rung else "none: nothing has gone wrong yet"
     slow = job.requeue_open and not (wait and wait.helps)  # that wait may be longer
     facts = [
         ("state", f"{_state(view, now)}{' at the latest' if job.state == 'waiting' and job.until else ''}"),
         ("attempt", f"{job.attempt}  (MA_SCHEDULE_CNT {job.schedule_count}, MA_PROC_START_CNT {view.start_count})"),
         ("nodes", job.nodes),
-        ("last rung", "" if view.card and view.card.rung else _last_rung(view)),
+        ("last rung", "" if view.card and view.card.rung else last),
         ("excluded", "; ".join(f"{node}: {why}" for node, why in view.excluded.items()) or "none"),
         ("budgets", budgets(view.left)),
         ("in a row", f"{counted(view.unconditional_in_a_row, 'unconditional requeue')} without progress or a fault between"),
@@ -105,11 +106,6 @@ def _state(view: Status, now: float) -> str:
     if view.card is not None and view.card.rung == Rung.FAIL and job.state == "failed":
         return job.state
     return state_words(job, now)
-
-
-def _last_rung(view: Status) -> str:
-    job = view.summary
-    return f"{job.rung} ({job.cause}): {view.why}" if job.rung else "none: nothing has gone wrong yet"
 
 
 def print_card(console: Console, card: Card, indent: int = 0) -> None:

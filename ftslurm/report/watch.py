@@ -101,9 +101,8 @@ def head(seen: Seen, width: int) -> list[_Line]:
         _tally(seen),
         _Line(f"nodes    {job.nodes}{without}"),
         *([_Line(f"budgets  {budgets(status.left)}")] if status.left else ()),
+        *([_Line(f"hangs    {hang_words(status.hang)}", "bad")] if status.hang is not None and job.state == "hanging" else ()),
     ]
-    if status.hang is not None and job.state == "hanging":
-        found.append(_Line(f"hangs    {hang_words(status.hang)}", "bad"))
     return [replace(line, text=cut(visible(line.text), width)) for line in found]
 
 
@@ -417,13 +416,9 @@ def _changed_ranks(before: Mapping[int, str] | None, now: Mapping[int, str] | No
 def job_changes(jobs: Iterable[JobSummary], now: float, before: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
     """A line for each job that stands otherwise than before (None: the first time, one for each), and how all stand."""
     stand = {f"{job.cluster}.{job.job}": _stands(job) for job in jobs}
-    lines = [
-        f"job {job.job}: {stand[f'{job.cluster}.{job.job}']}"
-        for job in jobs
-        if before is None or before.get(f"{job.cluster}.{job.job}") != stand[f"{job.cluster}.{job.job}"]
-    ]
-    over = [f"job {key.partition('.')[2]}: over" for key in (before or {}) if key not in stand]
-    return [timed(now, visible(line)) for line in (*lines, *over)], stand
+    was = before or {}
+    told = {**{key: how for key, how in stand.items() if was.get(key) != how}, **{key: "over" for key in was if key not in stand}}
+    return [timed(now, visible(f"job {key.partition('.')[2]}: {how}")) for key, how in told.items()], stand
 
 
 def _stands(job: JobSummary) -> str:

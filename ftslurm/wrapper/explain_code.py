@@ -20,7 +20,7 @@ from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, LogPart, read_log,
 from ftslurm.policies.hang.hints import dumped_stacks, hints
 from ftslurm.policies.node_advice import KnownCode
 from ftslurm.policies.weigh import BEGUN_S, with_spread
-from ftslurm.report.analysis import Analysis, undecided
+from ftslurm.report.analysis import Analysis, diagnosed, undecided
 from ftslurm.report.explain.code import Explained, of_device, of_exit, of_line, unknown_line
 from ftslurm.wrapper.logs import LogFile, read_logs
 
@@ -44,8 +44,8 @@ def analyze_logs(paths: Sequence[str], settings: Settings, status: int | None = 
     rank = verdict.lead.rank if verdict.lead.rank != NO_RANK else log.first
     own = next((end.status for end in log.ends if end.rank == rank and not end.stopped and not log.assumed), None)
     return Analysis(
-        _name(paths, files), verdict, failed=not nothing, place="" if nothing else _place(files, verdict),
-        read=sum(file.size for file in files), skipped=sum(file.skipped for file in files), rank=rank,
+        _name(paths, files), diagnosed(verdict), failed=not nothing, line="" if nothing else _place(files, verdict),
+        bytes=sum(file.size for file in files), skipped=sum(file.skipped for file in files), rank=rank if rank >= 0 else None,
         node=log.told.get(rank, ""), status=log.status if rank in (NO_RANK, log.first) else own,
         hang=_reasons_to_hang(files, log) if nothing and status is None else (),
     )  # fmt: skip

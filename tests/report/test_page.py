@@ -149,7 +149,7 @@ def test_a_report_reads_well_in_a_terminal() -> None:
 
 
 def test_the_figures_of_a_big_job() -> None:
-    known = BIG.ettr
+    known = BIG.spent.ettr
     assert known is not None and 0.975 < known.low < known.high < 0.985
     assert [one.name for one in BIG.failures] == [
         "xid-94", "SIGKILL (drill)", "hang", "nccl-remote", "a node failed", "oom-host",

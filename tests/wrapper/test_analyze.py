@@ -114,7 +114,7 @@ def test_the_folder_that_torchrun_writes_is_read_by_rank_and_only_its_latest_att
     write(tmp_path, **old, **new)
     assert {(log.rank, log.stream) for log in read_logs([str(tmp_path)])} == {(0, "out"), (1, "out"), (1, "err")}
     found = analyze_logs([str(tmp_path)], Settings())
-    assert found.verdict.signature == "py-key" and found.rank == 1 and found.place.endswith("attempt_1/1/stderr.log:3")
+    assert found.verdict.signature == "py-key" and found.rank == 1 and found.line.endswith("attempt_1/1/stderr.log:3")
 
 
 def test_the_same_on_every_rank_is_told_so(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_of_a_huge_log_the_head_and_the_tail_are_read_and_that_is_said(tmp_path:
     assert log.text.startswith("first\n") and log.text.endswith(KEY) and len(log.text) <= 8192
     assert log.size == len(text) and log.skipped == len(text) - 8192
     found = analyze_logs([path], Settings())
-    assert found.verdict.signature == "py-key" and found.place == path and "were not read" in found.card.log
+    assert found.verdict.signature == "py-key" and found.line == path and "were not read" in found.card.log
     early = analyze_logs(write(tmp_path, **{"early": KEY + "step\n" * 9000}), Settings())
-    assert early.skipped and early.place.endswith("early:3")
+    assert early.skipped and early.line.endswith("early:3")
 
 
 def test_stdin_is_read_to_its_end_within_bounds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ def test_what_a_progress_bar_overwrites_is_left_out(tmp_path: Path) -> None:
 
 def test_a_site_s_keywords_count(tmp_path: Path) -> None:
     path = write(tmp_path, log=KEY)
-    assert analyze_logs(path, settings_with(retry__keywords=("KeyError: 'lr'",))).verdict.retriable is Retriable.YES
+    assert analyze_logs(path, settings_with(retry__keywords=("KeyError: 'lr'",))).verdict.retriable == Retriable.YES.value
 
 
 # --- the examples of ModelArts' page on hangs: a log without an error
@@ -271,5 +271,5 @@ def test_a_compressed_log_is_read_and_a_damaged_one_is_refused(tmp_path: Path) -
 def test_the_kernel_is_heard_in_a_journal_and_not_in_the_output_of_a_program(tmp_path: Path, text: str) -> None:
     found = analyze_logs(write(tmp_path, journal=text), Settings())
     assert found.verdict.signature == "xid-line" and "Xid" in found.card.what
-    assert found.place.endswith(":1") is not text.startswith("__CURSOR")
+    assert found.line.endswith(":1") is not text.startswith("__CURSOR")
     assert analyze_logs(write(tmp_path, out=f"step 1\n{XID}\n"), Settings()).verdict.signature != "xid-line"

@@ -238,4 +238,4 @@ def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str,
         print_json(for_programs(found))
     else:
         print_card(console(), found.card)
-    sys.exit(STATUS[found.verdict.retriable])
+    sys.exit(STATUS[Retriable(found.verdict.retriable)])

@@ -19,7 +19,7 @@ from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import counted, visible
-from ftslurm.report.jobs import SORTS, WIDE, JobsWanted, job_lines, lines_of_all, parse_moment, shown_jobs, states_named
+from ftslurm.report.jobs import SORTS, WIDE, JobsWanted, job_lines, parse_moment, shown_jobs, states_named
 from ftslurm.report.view import Status
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def _of_all(wanted: JobsWanted, now: float, as_json: bool) -> None:
     if as_json:
         return print_json([{"user": user, "lost_s": lost, **job._asdict()} for user, job, lost in shown])
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    click.echo(visible("\n".join(lines_of_all(shown, now, width)), lines=True))
+    lines = job_lines([job for _, job, _ in shown], now, width, of_all=[(user, lost) for user, _, lost in shown])
+    click.echo(visible("\n".join(lines), lines=True))
 
 
 def say_silent(why: str) -> None:

@@ -12,7 +12,7 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.summary import JobSummary, Story
 from ftslurm.model.text import counted
 from ftslurm.model.values import Value, field, replace
-from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, Stretch, seconds_of, spent
+from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Spent, Stretch, seconds_of, spent
 from ftslurm.report.card import Card, cards
 from ftslurm.report.moments import fault
 from ftslurm.report.view import AttemptView, attempts
@@ -134,10 +134,6 @@ class JobAccount(Value):
     def lost_s(self) -> float:
         return sum(self.spent.parts[part] for part in LOST)
 
-    @property
-    def ettr(self) -> Ratio | None:
-        return self.spent.ettr
-
 
 def account(records: Sequence[rec.Record], known: JobSummary, now: float, damaged: int = 0, user: str = "") -> JobAccount:
     """known: how the job stands, with Slurm's word where there was one. now: Unix seconds."""
@@ -194,12 +190,9 @@ def _failure(place: int, outage: Outage, owed: Sequence[Stretch]) -> Failure:
     told = verdict is not None and (verdict.confidence != "none" or not verdict.said)
     name = verdict.signature if verdict is not None and told else outage.cause
     name = _PLAIN.get(name, name)
-    nodes = {node for decided in outage.decided for node in decided.isolate}
-    if verdict is not None:
-        nodes |= {*verdict.blamed}
-    if outage.drill:
-        name = f"{name} (drill)"
-    return Failure(place + 1, outage, name, verdict.error_class if verdict is not None else "unknown", tuple(sorted(nodes)), cost)
+    nodes = {node for decided in outage.decided for node in decided.isolate} | {*(verdict.blamed if verdict is not None else ())}
+    error_class = verdict.error_class if verdict is not None else "unknown"
+    return Failure(place + 1, outage, f"{name} (drill)" if outage.drill else name, error_class, tuple(sorted(nodes)), cost)
 
 
 _PLAIN = {

@@ -11,7 +11,7 @@ from statistics import median
 
 from ftslurm.model.values import Value, field
 from ftslurm.report.account.job import Failure, JobAccount, NodeEvent, Saved
-from ftslurm.report.account.parts import LOST, Part, Ratio, Stretch, ettr
+from ftslurm.report.account.parts import Part, Ratio, Stretch, ettr
 
 LEVEL = 0.95
 METHOD = (
@@ -129,10 +129,6 @@ class JobsAccount(Value):
     bins: tuple[Bin, ...] = ()
     states: Mapping[str, int] = field(default_factory=dict)
     passed_over: tuple[str, ...] = ()
-
-    @property
-    def lost(self) -> float:
-        return sum(self.parts[part] for part in LOST)
 
 
 def jobs_account(jobs: Sequence[JobAccount], began: float, ended: float, passed_over: Iterable[str] = ()) -> JobsAccount:

@@ -220,12 +220,10 @@ class _Walk:
 
     def close(self, until: float) -> None:
         """What has gone on lasts until then."""
-        if self.part in _RAN and self.hung_since:
-            since = min(max(self.hung_since, self.at), until)
-            self._add(since, self.part)
-            self._add(until, Part.UNKNOWN)
-        else:
-            self._add(until, self.part)
+        hung = self.part in _RAN and self.hung_since
+        if hung:
+            self._add(min(max(self.hung_since, self.at), until), self.part)
+        self._add(until, Part.UNKNOWN if hung else self.part)
 
     def _add(self, until: float, part: Part) -> None:
         until = max(until, self.at)
@@ -233,9 +231,7 @@ class _Walk:
             known = min(until, self.at + max(0.0, self._to_redo))
             self._put(known, part)
             if until > known:
-                self.outage = -1
-                self._put(until, Part.TRAINING)
-            return
+                self.outage, part = -1, Part.TRAINING
         self._put(until, part)
 
     def _put(self, until: float, part: Part) -> None:

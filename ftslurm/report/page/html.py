@@ -26,17 +26,14 @@ _LONG = 32
 
 def render_html(document: Document) -> str:
     style = _text("style.css")
-    return _environment().get_template("page.html.j2").render(
+    forms = Environment(
+        loader=DictLoader({"page.html.j2": _text("page.html.j2")}), autoescape=True, undefined=StrictUndefined, finalize=_shown,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return forms.get_template("page.html.j2").render(
         document=document, style=Markup(style),  # noqa: S704 - a file of ours
         style_hash=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         breaks=BREAKS, kind_of=lambda block: type(block).__name__, class_of=_class_of,
-    )  # fmt: skip
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=DictLoader({"page.html.j2": _text("page.html.j2")}), autoescape=True, undefined=StrictUndefined, finalize=_shown,
-        trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def _figures(job: JobAccount) -> tuple[doc.Figures, ...]:
     gpu_lost = sum(each.seconds * max(0, each.gpus) for each in job.spent.stretches if each.part in LOST)
     starts = counted(len(job.attempts), "attempt")
     return (
-        doc.share_of("Effective training time", job.ettr, span(job.spent.whole_s)),
+        doc.share_of("Effective training time", job.spent.ettr, span(job.spent.whole_s)),
         doc.Figures("Lost", span(job.lost_s), f"{doc.hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
         doc.Figures("Failures", str(failed), counted(others, "other interruption") if others else starts),
         doc.Figures("Saved", span(job.saved.seconds), _against(job.saved)) if job.saved.outages else
@@ -153,11 +153,11 @@ def _attempts(job: JobAccount) -> doc.Section:
 
 
 def _nodes(job: JobAccount) -> doc.Section:
-    blocks = [doc.table_of(("excluded node", "why"), job.excluded.items(), empty="no node is excluded")]
-    if job.events:
-        events = ((moment(event.at), event.node, event.what, event.why) for event in reversed(job.events))
-        blocks.append(doc.table_of(("when", "node", "what", "why"), events))
-    return doc.Section("nodes", "Nodes", tuple(blocks))
+    events = [(moment(event.at), event.node, event.what, event.why) for event in reversed(job.events)]
+    return doc.Section("nodes", "Nodes", (
+        doc.table_of(("excluded node", "why"), job.excluded.items(), empty="no node is excluded"),
+        *((doc.table_of(("when", "node", "what", "why"), events),) if events else ()),
+    ))  # fmt: skip
 
 
 def _method(job: JobAccount) -> doc.Section:

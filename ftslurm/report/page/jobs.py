@@ -5,6 +5,7 @@ from __future__ import annotations
 from ftslurm.model.text import counted
 from ftslurm.report.account.job import ASSUMPTION
 from ftslurm.report.account.jobs import METHOD, JobsAccount, Mtbf
+from ftslurm.report.account.parts import LOST
 from ftslurm.report.page import document as doc
 from ftslurm.report.page import plots
 from ftslurm.report.page.job import part_rows
@@ -23,12 +24,12 @@ def jobs_document(jobs: JobsAccount, now: float, title: str = "Training jobs") -
 
 
 def _figures(jobs: JobsAccount) -> tuple[doc.Figures, ...]:
-    whole, mean = sum(jobs.parts.values()), jobs.by_job.mean_s
+    whole, lost, mean = sum(jobs.parts.values()), sum(jobs.parts[part] for part in LOST), jobs.by_job.mean_s
     saved = doc.hours(jobs.saved.gpu_s) if jobs.saved.gpu_s else span(jobs.saved.seconds)
     unit = "GPU-hours saved" if jobs.saved.gpu_s else "Saved"
     return (
         doc.share_of("Goodput", jobs.goodput, f"{doc.hours(whole)} {jobs.unit}-hours"),
-        doc.Figures("Lost", f"{doc.hours(jobs.lost)}", f"{jobs.unit}-hours"),
+        doc.Figures("Lost", doc.hours(lost), f"{jobs.unit}-hours"),
         doc.Figures("Failures", str(jobs.failures), f"mean time between: {span(mean) if mean else '-'}"),
         doc.Figures(unit, saved, f"against {jobs.saved.outages} plain requeues"),
     )
@@ -115,7 +116,7 @@ def _jobs(jobs: JobsAccount) -> doc.Section:
         (
             ".".join(filter(None, (job.summary.cluster, job.summary.job))), *((job.user,) if several else ()), job.summary.state,
             moment(job.began), span(job.spent.whole_s), job.gpus if job.gpus > 0 else "-", job.starts,
-            sum(one.outage.failed for one in job.failures), doc.ratio(job.ettr), span(job.lost_s), job.summary.command,
+            sum(one.outage.failed for one in job.failures), doc.ratio(job.spent.ettr), span(job.lost_s), job.summary.command,
         )
         for job in jobs.jobs
     ]  # fmt: skip

@@ -137,15 +137,12 @@ LONG = frozenset({"summary", "spent", "failures", "attempts", "events", "notes"}
 
 def _short(job: JobAccount) -> dict[str, Any]:
     body = {name: value for name, value in _fields(job).items() if name not in LONG}
-    return {**job.summary._asdict(), **body, **_sums(job)}
-
-
-def _sums(job: JobAccount) -> Sums:
-    return {
-        "parts": job.spent.parts, "whole_s": job.spent.whole_s, "lost_s": job.lost_s, "ettr": job.ettr,
+    sums: Sums = {
+        "parts": job.spent.parts, "whole_s": job.spent.whole_s, "lost_s": job.lost_s, "ettr": job.spent.ettr,
         "rank_restarts": job.spent.rank_restarts, "tells_steps": job.spent.tells_steps,
         "failed": sum(one.outage.failed for one in job.failures), "interrupted": len(job.failures),
     }  # fmt: skip
+    return {**job.summary._asdict(), **body, **sums}
 
 
 def _fields(value: Any) -> dict[str, Any]:
