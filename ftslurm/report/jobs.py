@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
@@ -68,10 +69,8 @@ def moment_of(text: str, now: float, ahead: bool = False) -> float | None:
 
     ahead: `7d` from now on, and the next `12:30`.
     """
-    try:
+    with suppress(ValueError):
         return now + (duration(text) if ahead else -duration(text))
-    except ValueError:
-        pass
     today, of_day = datetime.fromtimestamp(now).date(), ":" in text and "-" not in text
     try:
         found = datetime.fromisoformat(f"{today}T{text}" if of_day else text)

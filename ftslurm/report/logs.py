@@ -36,14 +36,10 @@ class Outputs(Value):
     attempts: Mapping[int, Begun]
     logs: str = ""
 
-    @property
-    def last(self) -> int:
-        return max(self.attempts, default=0)
-
     def check(self, attempt: int | None) -> None:
         """Raises: UsageError for an attempt that there was not."""
         if attempt is not None and attempt not in self.attempts:
-            known = f"1 to {self.last}" if self.last else "none has begun"
+            known = f"1 to {max(self.attempts)}" if self.attempts else "none has begun"
             raise UsageError(f"--attempt {attempt}: there was no such attempt", hint=f"attempts of this job: {known}")
 
 

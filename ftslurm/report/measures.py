@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2s
-from typing import TypeVar
+from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model import record as rec
@@ -226,10 +226,7 @@ def measures_in(body: object) -> Measures | None:
     )  # fmt: skip
 
 
-N = TypeVar("N", int, float)
-
-
-def _only(counts: Mapping[str, N], words: Collection[str]) -> dict[str, N]:
+def _only(counts: Mapping[str, Any], words: Collection[str]) -> dict[str, Any]:
     return {name: many for name, many in counts.items() if name in words}
 
 

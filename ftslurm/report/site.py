@@ -85,12 +85,9 @@ def print_nodes(nodes: Sequence[NodeReport], with_users: bool = False) -> None:
 
 
 def _word(node: NodeReport) -> str:
-    words = [node.state.lower()] if node.reason else []
-    if any(by.suspect for by in node.left):
-        words.append("suspect")
-    elif node.left:
-        words.append("excluded once" if sum(len(by.jobs) for by in node.left) == 1 else "excluded")
-    return ", ".join(words)
+    excluded = {0: "", 1: "excluded once"}.get(sum(len(by.jobs) for by in node.left), "excluded")
+    held = "suspect" if any(by.suspect for by in node.left) else excluded
+    return ", ".join(filter(None, (node.state.lower() if node.reason else "", held)))
 
 
 def _node_facts(node: NodeReport, with_users: bool) -> list[tuple[str, str]]:

@@ -37,7 +37,7 @@ def test_what_a_ledger_knows() -> None:
         rec.RankBegan(3.0, "r1", 2, 0, "k", 1, 2),
         rec.OutputTo(4.0, "r2", ("/a", "/b"), (), True), rec.AttemptBegan(5.0, "r2", 3, 1, "k", 1, "n1", 2, "7.1"),
     ])  # fmt: skip
-    assert (found.files, found.ranks, found.label, found.last) == (("/a", "/b"), (), True, 3)
+    assert (found.files, found.ranks, found.label) == (("/a", "/b"), (), True)
     assert [each.schedule for each in found.attempts.values()] == [0, 0, 1] and found.attempts[2].step == "7.0"
     found.check(3)
     with pytest.raises(UsageError, match="no such attempt"):

@@ -210,7 +210,10 @@ def _code(code: tuple[str, ...], resolved: Resolved, as_json: bool, missing: Unk
 # What a script asks for: is another try worth it? Kept clear of what ftslurm ends with when it cannot read (64 to 66), and of
 # what a shell makes of a signal.
 WORTH_IT, NOT_WORTH_IT, NOT_KNOWN = 0, 1, 3
-STATUS = {Retriable.YES: WORTH_IT, Retriable.ONCE: WORTH_IT, Retriable.NO: NOT_WORTH_IT, Retriable.UNKNOWN: NOT_KNOWN}
+STATUS = {
+    Retriable.YES.value: WORTH_IT, Retriable.ONCE.value: WORTH_IT, Retriable.NO.value: NOT_WORTH_IT,
+    Retriable.UNKNOWN.value: NOT_KNOWN,
+}  # fmt: skip
 
 
 @click.command(short_help="Tell why a job failed, from its log.")
@@ -238,4 +241,4 @@ def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str,
         print_json(for_programs(found))
     else:
         print_card(console(), found.card)
-    sys.exit(STATUS[Retriable(found.verdict.retriable)])
+    sys.exit(STATUS[found.verdict.retriable])
