@@ -169,10 +169,11 @@ def _placed(records: Sequence[Record], run: str) -> list[frozenset[str]]:
     ]
 
 
-def cut_short(records: Sequence[Record], schedule: int, down: Mapping[str, str], now: float) -> tuple[Record, ...]:
+def cut_short(records: Sequence[Record], schedule: int, down: Mapping[str, str], clean: float) -> tuple[Record, ...]:
     """How the scheduling before this one ended, where nobody lived to write it: Slurm requeued the job by itself.
 
-    down: node -> why Slurm takes it for dead. Costs no budget: nobody has decided anything.
+    down: node -> why Slurm takes it for dead. clean: when its nodes were clean at the latest, Unix seconds. Costs no budget:
+    nobody has decided anything.
     """
     runs = [record for record in records if isinstance(record, rec.RunBegan)]
     ended = {record.run for record in records if isinstance(record, rec.Finished)}
@@ -187,7 +188,7 @@ def cut_short(records: Sequence[Record], schedule: int, down: Mapping[str, str],
         seen = fold(records).trouble
         cause = seen if seen in SLURM_S_CAUSES else OUTSIDE
         what = f"ftrun{f' on {node}' if node else ''} ended without a word, and the job was requeued"
-    return unended(records, cause, what, now)
+    return unended(records, cause, what, max(records[-1].at, clean))
 
 
 def situation(plan: HandoverPlan, why: str, history: History, slurm: SlurmAnswered, now: float) -> Situation:

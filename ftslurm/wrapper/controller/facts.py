@@ -188,7 +188,9 @@ def earlier_runs(
         earlier = replace(earlier, beside=bool(listed) and listed <= earlier.steps_over)
     if history.last_run is not None and history.last_run.schedule < facts.schedule:
         down = _down(frozenset({history.last_run.batch_node}), client)
-        earlier = replace(earlier, cut_short=cut_short(records, facts.schedule, down or {}, Clock().now().unix))
+        now = Clock().now().unix
+        clean = min(facts.submit_time or now, now)
+        earlier = replace(earlier, cut_short=cut_short(records, facts.schedule, down or {}, clean))
     return earlier
 
 

@@ -270,6 +270,9 @@ def test_the_next_scheduling_writes_down_how_the_one_before_ended() -> None:
     assert [type(record) for record in found] == [rec.TroubleSeen, rec.AttemptEnded]
     assert found[0].what == "the batch node n1 died (Slurm says DOWN*), and Slurm requeued the job"  # type: ignore[union-attr]
     assert found[0].cause == "node" and found[1].exits == {"unknown": 8}  # type: ignore[union-attr]
+    assert {record.at for record in found} == {1000.0}  # and not when the next one began
+    seen = rec.TroubleSeen(1001.5, 1, "lost", "rank 3 on n2 is out of reach")
+    assert cut_short([run("r1"), begun(), seen], 1, {}, 1001.0)[-1].at == seen.at  # slurmctld's clock, in whole seconds
     history = fold([run("r1"), begun(), *found, run("r2", 1)])
     assert (history.budgets.spent, history.requeues.unconditional_in_a_row, history.decisions) == ({}, 0, 0)
 
