@@ -244,7 +244,7 @@ def test_a_history_tells_why_a_step_that_never_came_up_failed() -> None:
     before = [run, rec.AttemptBegan(1.0, "s", 1, 0, "", 1, "n[1-2]", 2), *records]
     for each in (records, before):
         seen = status_of(each)
-        assert seen is not None and why in shown(print_history, seen, attempts(each), 3.0)
+        assert seen is not None and why in shown(print_history, seen, attempts(each), 3.0, width=120)
 
 
 def test_a_standstill_shows_what_its_rank_does_and_what_helps_now() -> None:
