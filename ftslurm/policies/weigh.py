@@ -29,10 +29,12 @@ def common_codes(faults: Iterable[Fault], history: History) -> frozenset[str]:
     for fault in faults:
         if fault.fault_class is FaultClass.ISOLATE:
             continue
-        mine = max(history.faults.get(fault.key, (0.0,)))
-        for (node, device, code), times in history.faults.items():
+        mine = history.faults.get(fault.key, (0.0,))[-1]
+        for (node, device, code), times in reversed(history.faults.items()):
+            if times[-1] < mine - SAME_MOMENT_S:
+                break  # the one that was seen last stands last
             another = (node, device) != (fault.node, fault.device)
-            if code == fault.code and another and abs(max(times) - mine) <= SAME_MOMENT_S:
+            if code == fault.code and another and times[-1] <= mine + SAME_MOMENT_S:
                 found.add(code)
     return frozenset(found)
 

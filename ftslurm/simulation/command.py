@@ -233,7 +233,12 @@ def _played(trace: Trace, settings: Settings, name: str, books: _Books) -> Polic
     # Ranks that are slower than the others are not simulated, so nobody need look for them.
     calm = with_values(settings, {"hang.compare": 0.0})
     for part in parts(trace):
-        outcome = play(with_few_nodes(part, calm), calm, grade, patterns, name)
+        few = with_few_nodes(part, calm)
+        outcome = play(few, calm, grade, patterns, name)
+        stand_ins = {few.names[fault.node - 1] for fault in few.faults if fault.named}
+        left = {node for one in outcome.faults for node in one.left}
+        if stand_ins & left or (stand_ins and outcome.ended == "failed"):  # then their names matter
+            outcome = play(with_few_nodes(part, calm, apart=True), calm, grade, patterns, name)
         if outcome.over:
             break
     return outcome

@@ -15,6 +15,7 @@ from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import Settings
+from ftslurm.model.values import replace
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.policies.situation import ACTS
 from ftslurm.simulation.clockwork import EPOCH, Agenda, TimeBook, TimePart, Training
@@ -214,6 +215,7 @@ class Play:
 
     def _break_device(self, fault: TraceFault, node: str) -> DeviceFault:
         shown = self._grade(fault, node)
+        shown = replace(shown, device=f"{shown.device} {fault.named}".strip())
         heals = fault.heals if fault.heals is not None else shown.fault_class is FaultClass.SELF_HEALING
         until = self._agenda.now + (fault.for_s or self._trace.plan.repair_s)
         self._cluster.machines[node].faults[shown.device, shown.code] = shown, heals, until

@@ -6,6 +6,7 @@ Times in seconds; `at` counts from the first start of the job. Nodes are counted
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from random import Random
@@ -347,10 +348,13 @@ def parts(trace: Trace) -> Iterator[Trace]:
     yield trace
 
 
-def with_few_nodes(trace: Trace, settings: Settings) -> Trace:
-    """The same trace without most of the nodes to which nothing happens (`Trace.alike`): the others keep order and names."""
+def with_few_nodes(trace: Trace, settings: Settings, apart: bool = False) -> Trace:
+    """The same trace without most of the nodes to which nothing happens (`Trace.alike`): the others keep order and names. What
+    heals, and comes too seldom to matter, happens to some of the former in turn, on devices of its own; apart: where it does."""
     plan = trace.plan
     lasting = [fault for fault in trace.faults if fault.kind not in _PASSING or fault.node > plan.nodes]
+    often, limit = Counter(fault.node for fault in lasting), settings.in_place_restart.same_code_limit
+    lasting = [one for one in lasting if apart or not one.heals or one.node > plan.nodes or often[one.node] >= limit]
     met = {1, *(fault.node for fault in lasting)}
     if trace.names or _counts_nodes(settings) or any(not fault.node and fault.rank for fault in trace.faults):
         return trace
@@ -361,10 +365,13 @@ def with_few_nodes(trace: Trace, settings: Settings) -> Trace:
     if len(kept) == whole:
         return trace
     digits, place = len(str(whole)), {node: at for at, node in enumerate(kept, 1)} | {0: 0}
-    alike = next((place[node] for node in mine if node not in met), 0)  # stands for every node of the job that is not played
+    alike = [place[node] for node in mine if node not in met]  # they stand for every node of the job that is not played
+    turns = {node: at for at, node in enumerate(dict.fromkeys(fault.node for fault in trace.faults if fault.node not in place))}
     few = replace(plan, nodes=len(mine), other_nodes=len(others) - settings.nodes.spares)
     faults = tuple(
-        replace(fault, node=place.get(fault.node, alike), named="" if fault.node in place else f"n{fault.node:0{digits}d}")
+        replace(fault, node=place[fault.node])
+        if fault.node in place
+        else replace(fault, node=alike[turns[fault.node] % len(alike)], named=f"n{fault.node:0{digits}d}")
         for fault in trace.faults
     )
     names = tuple(f"n{node:0{digits}d}" for node in kept)
@@ -387,7 +394,7 @@ def _counts_nodes(settings: Settings) -> bool:
 
 # One typical fault of each kind. `device` heals; `broken-device` does not.
 SAMPLES: Mapping[str, TraceFault] = {
-    "device": TraceFault(0.0, FaultKind.DEVICE, code="80E01801"),
+    "device": TraceFault(0.0, FaultKind.DEVICE, code="80E01801", heals=True),
     "broken-device": TraceFault(0.0, FaultKind.DEVICE, code="Xid 79", vendor="nvidia", heals=False),
     "crash": TraceFault(0.0, FaultKind.CRASH),
     "bug": TraceFault(

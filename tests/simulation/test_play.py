@@ -10,6 +10,7 @@ from hypothesis import settings as quickly
 from hypothesis import strategies as st
 
 from ftslurm.config.catalog_files import load_pattern_book
+from ftslurm.config.settings_files import SettingsAsked
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings.tree import Settings
@@ -264,6 +265,25 @@ def test_who_takes_the_job_away_costs_no_node_that_is_played() -> None:
     faults = tuple(TraceFault(60.0 * at, FaultKind.PREEMPTION, node=at) for at in range(2, 402))
     few = with_few_nodes(Trace(JobPlan(nodes=400, other_nodes=1, until_s=HOUR_S), faults), Settings())
     assert few.plan.nodes == LEAST + 1 and {fault.named for fault in few.faults[40:-2]} == {f"n{at:03d}" for at in range(42, 400)}
+
+
+def test_what_heals_costs_no_node_that_is_played() -> None:
+    faults = tuple(TraceFault(60.0 * at, FaultKind.DEVICE, node=1 + at % 400, code=HEALS, heals=True) for at in range(2, 1003))
+    few = with_few_nodes(Trace(JobPlan(nodes=400, other_nodes=1, until_s=HOUR_S), faults), Settings())
+    assert few.plan.nodes == LEAST + 202, "of those that it happens to three times, the limit, and of the first one"
+    assert {fault.named for fault in few.faults} == {"", *(f"n{at:03d}" for at in range(235, 401))}
+
+
+def test_what_heals_elsewhere_is_answered_as_where_it_happened() -> None:
+    asked = PlayAsked(
+        rates=("device=0.1", "crash=0.02", "node-death=0.01"), job=("nodes=60", "other_nodes=10", "until=8d"),
+        base=SettingsAsked(values={"max_restarts": ("64", "")}), others=("off:rungs.in-place-restart.enabled=false",),
+    )  # fmt: skip
+    _, some = play_trace(asked, {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ftslurm.simulation.trace.LEAST", 1000)
+        _, every = play_trace(asked, {})
+    assert all(map(same, some, every)) and max(one.rungs.get("in-place-restart", 0) for one in some) > 30
 
 
 def test_where_a_policy_counts_nodes_all_are_played() -> None:

@@ -62,7 +62,7 @@ class History(Value):
     open_swaps: Mapping[str, rec.Decided] = field(
         default_factory=dict
     )  # id -> decision, of which nobody wrote what became of them
-    faults: Mapping[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)  # (node, device, code) -> when seen
+    faults: dict[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)  # (node, device, code) -> when seen
     clean_ups: tuple[CleanUpTook, ...] = ()  # of the nodes after a requeue of ours, the latest last
     cleaning: rec.CleanUpBegan | None = None  # what is known of the one that goes on
     requeues: Requeues = field(default_factory=Requeues)
@@ -207,7 +207,9 @@ def _experiment_ended(past: History, ended: rec.ExperimentEnded) -> History:
 
 def _fault_seen(past: History, fault: rec.FaultSeen) -> History:
     key = (fault.node, fault.device, fault.code)
-    past = replace(past, faults={**past.faults, key: (*past.faults.get(key, ()), fault.at)})
+    faults = {**past.faults}
+    faults[key] = (*faults.pop(key, ()), fault.at)  # the last in it
+    past = replace(past, faults=faults)
     if not is_explicit(fault):
         return past
     return replace(past, requeues=past.requeues.broken(), hangs=past.hangs.broken(), crashes=past.crashes.broken())
