@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -256,6 +257,17 @@ for name in sorted(loaded - {"ftslurm.sdk.probe"}):
         if isinstance(node, ast.ImportFrom) and node.col_offset and node.module.startswith("ftslurm") and node.module not in loaded:
             print(name, node.module)
 """
+
+
+def test_one_that_comes_when_its_ftrun_has_ended_ends_at_once() -> None:
+    """ftrun waits for it: a step that ended while its agents started took two seconds more."""
+    with socket.create_server(("127.0.0.1", 0)) as over:
+        port = over.getsockname()[1]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    argv = [sys.executable, "-c", "from ftslurm.wrapper.agent.agent import main; main()", "10"]
+    env["FTSLURM_CHANNEL"] = f"1:{port}/0:{'00' * 32}:127.0.0.1"
+    ended = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=20)
+    assert (ended.returncode, "cannot reach ftrun" in ended.stderr) == (1, True), ended.stderr
 
 
 def test_it_starts_without_what_only_a_hang_or_a_vendors_bug_needs() -> None:

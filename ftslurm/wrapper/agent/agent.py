@@ -374,7 +374,8 @@ def main() -> None:
         channel = Channel(env.pop(CHANNEL_VARIABLE))
         probes, poll_s = choose_probes(env, run_command), float(sys.argv[1])
         hello = {"t": "agent", "node": node, "kinds": [probe.kind for probe in probes]}
-        line = Session(channel, env, *connect(channel, env, CONNECT_TIMEOUT_S), hello)
+        # ftrun listens before it starts us: where all refuse it has ended meanwhile, and it waits for our end.
+        line = Session(channel, env, *connect(channel, env, CONNECT_TIMEOUT_S, refused_s=0.0), hello)
         signal.signal(signal.SIGTERM, lambda *_: line.asked_to_end(boot_s()))
         agent = Agent(node, probes, line, poll_s, lambda step: page_folder(step, channel))
         agent.run()
