@@ -622,6 +622,24 @@ def test_a_rank_that_slurm_has_asked_to_end_is_not_asked_again(shims: Shims) -> 
     shim.process.wait(SOON_S)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_a_rank_leaves_that_slurm_asked_to_end_is_asked_in_turn(shims: Shims, alone: bool) -> None:
+    """Slurm's SIGTERM goes to tasks: to the shell, not to what it waits for."""
+    shim = shims("sleep 60 & echo $!; wait")
+    shim.start()
+    pid = shim.pid()
+    shim.process.send_signal(signal.SIGTERM)
+    shim.hear("signal")
+    if alone:
+        shim.hang_up()
+    else:
+        shim.say(t="stop", attempt=1, grace_s=60.0, kill_wait_s=SOON_S, asked=True)
+        shim.hear("exited")
+        shim.hear("stopped")
+        shim.say(t="end", status=143)
+    vanished(shim, pid)
+
+
 def test_without_a_controller_a_rank_has_the_grace_that_was_set(shims: Shims) -> None:
     shim = shims("trap '' TERM; echo $$; while :; do sleep 0.1; done", grace_s=0.5)
     shim.start()

@@ -1786,22 +1786,28 @@ class RankEnding:
         self._page = ""  # of the command
         self._oom_kills: int | None = None  # before the attempt
         self.saves = Saves()
+        # Slurm has sent its SIGTERM to the command alone: proctrack/cgroup signals tasks. What that leaves is not asked.
+        self.half_asked = False
 
     def begin(self, page: str) -> None:
         """A start. page: of the command, empty for none."""
         self.told, self._tell_by = False, 0.0
-        self._page, self._oom_kills, self.saves = page, oom_kills(), Saves()
+        self._page, self._oom_kills, self.saves, self.half_asked = page, oom_kills(), Saves(), False
 
     def stop(self, message: Message, now: float) -> None:
         """As the controller asks; a checkpoint that is being written may end first, where the message has `saves`."""
         self._command.attempt, asked = int(message["attempt"]), bool(message.get("asked"))
+        self.half_asked = asked
         if not self._command.stopping:
             asked |= self.saves.stop(self._page, bool(message.get("saves")))
         self._command.stop(now, float(message["grace_s"]), float(message["kill_wait_s"]), asked)
 
     def ask(self) -> None:
-        """Send the SIGTERM that waited for a checkpoint, once that has ended."""
-        if self.saves.turn(self._command.stopping):
+        """Send the SIGTERM that waited for a checkpoint, once that has ended; and to what the command left, once it has."""
+        saved = self.saves.turn(self._command.stopping)
+        left = self.half_asked and self._command.stopping and self._command.status is not None
+        if saved or (left and not self.saves.waits):
+            self.half_asked = False
             self._command.ask(signal.SIGTERM)
 
     def discount(self) -> None:
@@ -2844,6 +2850,7 @@ class Shim:
         """
         left_s = 0.0 if self._held else self._line.lease.until - boot_s()
         asked = self._line.ending(boot_s())  # by Slurm; a second SIGTERM might disturb who writes a checkpoint
+        self._ending.half_asked = asked
         self._command.stop(time.monotonic(), max(0.0, min(self._line.grace_s, left_s)), ORPHAN_KILL_WAIT_S, asked)
         self._alone()
 

@@ -243,6 +243,7 @@ class Shim:
         """
         left_s = 0.0 if self._held else self._line.lease.until - boot_s()
         asked = self._line.ending(boot_s())  # by Slurm; a second SIGTERM might disturb who writes a checkpoint
+        self._ending.half_asked = asked
         self._command.stop(time.monotonic(), max(0.0, min(self._line.grace_s, left_s)), ORPHAN_KILL_WAIT_S, asked)
         self._alone()
 
