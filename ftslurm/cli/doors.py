@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 def ftrun() -> None:
     gc.disable()  # until run_job has loaded all: nothing of that is garbage, and to look for some would take a tenth of the time
+    if os.environ.get("SHLVL") == "0":
+        del os.environ["SHLVL"]  # bin/ftrun is a bash, which makes one where its caller has none, and counts itself out again
     own_packages_first()
     ended_by_interrupts(True)
     from ftslurm.cli.ftrun import main
