@@ -10,10 +10,13 @@ import sys
 from collections.abc import Callable, Sequence
 
 
-def ftrun() -> None:
+def ftrun(last: str = "") -> None:
+    """last: `_` of the environment. bin/ftrun is a bash, which drops that, and makes an SHLVL where its caller has none."""
     gc.disable()  # until run_job has loaded all: nothing of that is garbage, and to look for some would take a tenth of the time
     if os.environ.get("SHLVL") == "0":
-        del os.environ["SHLVL"]  # bin/ftrun is a bash, which makes one where its caller has none, and counts itself out again
+        del os.environ["SHLVL"]
+    if last not in ("", "/bin/bash"):
+        os.environ["_"] = last
     own_packages_first()
     ended_by_interrupts(True)
     from ftslurm.cli.ftrun import main

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,13 +40,16 @@ def waits_s(told: Story) -> list[float]:
 
 
 @pytest.mark.timeout(420)
-def test_no_requeue_falls_into_slurm_s_own_delay_and_the_second_knows_how_long_the_first_took(slow_stage: Stage) -> None:
+def test_no_requeue_falls_into_slurm_s_own_delay_and_the_second_knows_how_long_the_first_took(
+    slow_stage: Stage, tmp_path: Path
+) -> None:
     jobs = [slow_stage.tell(Plan(nodes=nodes, rank=TWICE, env=ENV), f"{nodes}-nodes") for nodes in (1, 3)]
     for told in jobs:
         assert told.ended("COMPLETED", 300.0)["Restarts"] == "2"
     for told in jobs:
         first_s, second_s = waits_s(told)
         assert EPILOG_S < first_s < SLURMS_OWN_S - 10 and EPILOG_S < second_s < SLURMS_OWN_S - 10
-        known = [took.seconds for took in known_clean_ups(told.folder / "state", "local", History())]
+        state = shutil.copytree(told.folder / "state", tmp_path / told.folder.name)  # the job user's, which root would refuse
+        known = [took.seconds for took in known_clean_ups(state, "local", History())]
         assert len(known) == 2 and all(EPILOG_S <= seconds < first_s + 5 for seconds in known)
         assert second_s < 3 * max(known)
