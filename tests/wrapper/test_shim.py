@@ -625,7 +625,7 @@ def test_a_rank_that_slurm_has_asked_to_end_is_not_asked_again(shims: Shims) -> 
 @pytest.mark.parametrize("alone", [True, False])
 def test_what_a_rank_leaves_that_slurm_asked_to_end_is_asked_in_turn(shims: Shims, alone: bool) -> None:
     """Slurm's SIGTERM goes to tasks: to the shell, not to what it waits for."""
-    shim = shims("sleep 60 & echo $!; wait")
+    shim = shims("sleep 300 & echo $!; wait", grace_s=200.0)
     shim.start()
     pid = shim.pid()
     shim.process.send_signal(signal.SIGTERM)
@@ -633,7 +633,7 @@ def test_what_a_rank_leaves_that_slurm_asked_to_end_is_asked_in_turn(shims: Shim
     if alone:
         shim.hang_up()
     else:
-        shim.say(t="stop", attempt=1, grace_s=60.0, kill_wait_s=SOON_S, asked=True)
+        shim.say(t="stop", attempt=1, grace_s=200.0, kill_wait_s=SOON_S, asked=True)
         shim.hear("exited")
         shim.hear("stopped")
         shim.say(t="end", status=143)
